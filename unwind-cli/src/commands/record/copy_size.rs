@@ -29,8 +29,8 @@ const LOOK: u32 = 128;
 /// As many stacks that are cut say so.
 const MANY_CUT: u32 = 4;
 
-/// If a look has more cut stacks, or fewer, by as many standard deviations than trials have shown,
-/// which by chance it seldom has, the program does something else.
+/// If the cut stacks of a look differ from what trials have shown by more than this number of standard
+/// deviations, which by chance they seldom do, the program does something else.
 const CHANGED: u64 = 4;
 
 /// How many samples are passed until the next trial: after the first one, and at most. It is four
@@ -51,12 +51,12 @@ struct State {
     /// That of the size which samples have, and since when, by their clock.
     in_force: usize,
     since: u64,
-    /// Samples that the trial under way has had: one of copies as they were before it, or of the
-    /// largest.
-    trial: Option<u32>,
+    /// Whether a trial is under way: of copies as they were before it, or of the largest.
+    is_trial: bool,
     /// What trials have shown, the earlier ones with less weight: a program has phases.
     shown: Shown,
-    /// Samples of the size in force since the last look, and how many of them were cut.
+    /// Samples of the trial, or without one of the size in force since the last look, and how many of
+    /// them were cut.
     samples: u32,
     cut: u32,
     /// Samples until the next trial.
@@ -99,7 +99,7 @@ impl CopySize {
             wanted: sizes.first,
             in_force: sizes.first,
             since: 0,
-            trial: Some(0),
+            is_trial: true,
             shown: Shown { samples: 0, enough: vec![0; sizes.bytes.len()] },
             sizes,
             samples: 0,
@@ -151,7 +151,7 @@ impl State {
         if self.sizes.is_one() || !self.is_current(copy) {
             return None;
         }
-        if self.trial.is_some() {
+        if self.is_trial {
             return Some(self.sizes.bytes.clone());
         }
         self.left = self.left.saturating_sub(1);
@@ -202,7 +202,7 @@ impl State {
     /// Begins a trial of the size at this place.
     fn begin_trial(&mut self, size: usize) {
         self.wanted = size;
-        self.trial = Some(0);
+        self.is_trial = true;
         (self.samples, self.cut) = (0, 0);
         for count in self.shown.enough.iter_mut().chain([&mut self.shown.samples]) {
             *count /= 2;
@@ -213,21 +213,21 @@ impl State {
     /// copy than it is would be, it does not tell.
     fn take(&mut self, copy: WalkedCopy, enough: &[bool]) {
         // The trial may be over since it was asked for.
-        let Some(samples) = self.trial.filter(|_| self.is_current(copy)) else { return };
-        let samples = samples.saturating_add(1);
-        self.trial = Some(samples);
+        if !self.is_trial || !self.is_current(copy) {
+            return;
+        }
         self.shown.samples = self.shown.samples.saturating_add(1);
         for (count, &is_enough) in self.shown.enough.iter_mut().zip(enough) {
             *count = count.saturating_add(is_enough.into());
         }
         self.samples = self.samples.saturating_add(1);
         self.cut = self.cut.saturating_add(copy.is_cut.into());
-        if self.in_force < self.largest() && self.cut >= MANY_CUT && self.may_gain() {
+        if self.cut >= MANY_CUT && self.may_gain() {
             // What those that are cut need, it does not tell.
             self.shown.clear();
             self.begin_trial(self.largest());
-        } else if samples >= TRIAL {
-            self.trial = None;
+        } else if self.samples >= TRIAL {
+            self.is_trial = false;
             self.wanted = self.best();
             (self.samples, self.cut) = (0, 0);
             self.left = self.passed;
@@ -235,7 +235,8 @@ impl State {
         }
     }
 
-    /// Whether the stacks that are cut would be worth the next size, were it enough for all.
+    /// Whether the stacks that are cut would be worth the next size, if there is one, were it enough for
+    /// all.
     fn may_gain(&self) -> bool {
         let bytes = |place: usize| self.sizes.bytes.get(place).copied().map(u64::from);
         let next = self.in_force.checked_add(1).and_then(bytes);
