@@ -10,15 +10,19 @@ use crate::commands::record::sampling::CopySizes;
 ///
 /// Each byte that is copied takes time of the program. So copies are small at first, and tell
 /// whether still smaller ones are enough. Where they turn out to be too short, a trial has the largest
-/// copies, each of which tells which size it needs. The size is chosen whose bytes are worth the
-/// stacks that they make complete. A program changes: the same is done again from time to time, with
-/// the largest copies only where more complete stacks would be worth them.
+/// copies, each of which tells which size it needs, and what each size would take. The size is chosen
+/// whose price is worth the stacks that it makes complete. A program changes: the same is done again
+/// from time to time, with the largest copies only where more complete stacks would be worth them.
 #[derive(Clone, Debug)]
 pub(crate) struct CopySize(Arc<Mutex<State>>);
 
 /// How many bytes a second may be copied if that makes all stacks complete, and a part of it for a
 /// part of them. To copy as many takes some 12 % of the program's time.
 const BYTES_FOR_ALL: u64 = 1 << 30;
+
+/// How many bytes could be copied in the time that the kernel takes for the end of a stack, where a copy
+/// does not fit: it finds it by a page fault.
+const END: u64 = 10 << 10;
 
 /// How many samples a trial has.
 const TRIAL: u32 = 128;
@@ -68,14 +72,36 @@ struct State {
 #[derive(Clone, Debug)]
 struct Shown {
     samples: u32,
-    /// For how many each size would have been enough.
-    enough: Vec<u32>,
+    /// What each size would have made of them.
+    sizes: Vec<OfSize>,
+}
+
+/// What copies of a size would have made of some samples.
+#[derive(Clone, Debug, Default)]
+struct OfSize {
+    /// For how many they would have been enough.
+    enough: u32,
+    /// What they would have taken, in bytes.
+    price: u64,
 }
 
 impl Shown {
+    fn new(sizes: &CopySizes) -> Self {
+        Self { samples: 0, sizes: vec![OfSize::default(); sizes.bytes.len()] }
+    }
+
     fn clear(&mut self) {
         self.samples = 0;
-        self.enough.fill(0);
+        self.sizes.fill(OfSize::default());
+    }
+
+    /// Later samples count twice as much as those until now.
+    fn halve(&mut self) {
+        self.samples /= 2;
+        for size in &mut self.sizes {
+            size.enough /= 2;
+            size.price /= 2;
+        }
     }
 }
 
@@ -90,6 +116,17 @@ pub(crate) struct WalkedCopy {
     pub(crate) is_cut: bool,
 }
 
+impl WalkedCopy {
+    /// What a copy of `size` bytes of the same stack would take, in bytes, if this one has
+    /// `size_of_this`. Where this one fits, what a larger one finds above it is not known: as if there
+    /// were enough.
+    fn price(self, size: u32, size_of_this: u32) -> u64 {
+        let len = u64::try_from(self.len).unwrap_or(u64::MAX);
+        let size = u64::from(size);
+        if len < u64::from(size_of_this) && len < size { len.saturating_add(END) } else { size }
+    }
+}
+
 impl CopySize {
     /// Copies of one of these sizes: of the first one until there is a better one. A second of CPU
     /// time has `rate` of them.
@@ -100,7 +137,7 @@ impl CopySize {
             in_force: sizes.first,
             since: 0,
             is_trial: true,
-            shown: Shown { samples: 0, enough: vec![0; sizes.bytes.len()] },
+            shown: Shown::new(&sizes),
             sizes,
             samples: 0,
             cut: 0,
@@ -175,7 +212,7 @@ impl State {
 
     /// The place of the largest size.
     const fn largest(&self) -> usize {
-        self.shown.enough.len().saturating_sub(1)
+        self.shown.sizes.len().saturating_sub(1)
     }
 
     /// What was shown tells nothing of what the program does now.
@@ -186,8 +223,8 @@ impl State {
 
     /// Whether a look has other stacks than trials have shown, and not by chance.
     fn has_changed(&self) -> bool {
-        let Shown { samples, enough } = &self.shown;
-        let Some(&enough) = enough.get(self.in_force) else { return false };
+        let Shown { samples, sizes } = &self.shown;
+        let Some(&OfSize { enough, .. }) = sizes.get(self.in_force) else { return false };
         let expected = |of: u64| {
             let cut = samples.saturating_sub(enough);
             of.saturating_mul(cut.into()).checked_div(u64::from(*samples))
@@ -204,9 +241,7 @@ impl State {
         self.wanted = size;
         self.is_trial = true;
         (self.samples, self.cut) = (0, 0);
-        for count in self.shown.enough.iter_mut().chain([&mut self.shown.samples]) {
-            *count /= 2;
-        }
+        self.shown.halve();
     }
 
     /// Takes note of a copy of a trial, and for which sizes it would have been enough. Whether a larger
@@ -217,8 +252,11 @@ impl State {
             return;
         }
         self.shown.samples = self.shown.samples.saturating_add(1);
-        for (count, &is_enough) in self.shown.enough.iter_mut().zip(enough) {
-            *count = count.saturating_add(is_enough.into());
+        let size_of_copy = self.sizes.bytes.get(self.in_force).copied().unwrap_or(0);
+        let sizes = self.shown.sizes.iter_mut().zip(&self.sizes.bytes).zip(enough);
+        for ((shown, &size), &is_enough) in sizes {
+            shown.enough = shown.enough.saturating_add(is_enough.into());
+            shown.price = shown.price.saturating_add(copy.price(size, size_of_copy));
         }
         self.samples = self.samples.saturating_add(1);
         self.cut = self.cut.saturating_add(copy.is_cut.into());
@@ -247,17 +285,17 @@ impl State {
 
     /// The place of the size that is worth most.
     fn best(&self) -> usize {
-        let Shown { samples, enough } = &self.shown;
-        let complete = enough.last().copied().unwrap_or(0);
+        let Shown { samples, sizes } = &self.shown;
+        let complete = sizes.last().map_or(0, |size| size.enough);
         // Nearly all are deeper than any copy: which size those need that come next is not known.
         if complete < samples / KNOWN {
             return self.sizes.first;
         }
-        let worth = |(&enough, &bytes): (&u32, &u32)| {
-            let price = i128::from(*samples).saturating_mul(bytes.into());
-            i128::from(enough).saturating_mul(self.bytes_per_stack.into()).saturating_sub(price)
+        let worth = |size: &OfSize| {
+            let enough = i128::from(size.enough).saturating_mul(self.bytes_per_stack.into());
+            enough.saturating_sub(size.price.into())
         };
-        let worths = enough.iter().zip(&self.sizes.bytes).map(worth).enumerate();
+        let worths = sizes.iter().map(worth).enumerate();
         // Of equals the first, which is the smallest.
         worths.min_by_key(|&(_, worth)| Reverse(worth)).map_or(0, |(place, _)| place)
     }
@@ -285,18 +323,30 @@ mod tests {
         CopySize::new(CopySizes { bytes: SIZES.to_vec(), first }, rate)
     }
 
-    /// Takes samples of stacks of these depths in turn, each with a copy of the size in force.
-    /// Returns that of each.
-    fn sizes_of(copies: &CopySize, depths: &[usize], samples: usize) -> Vec<u32> {
+    /// A stack of which a walk needs the first bytes, and which ends after as many or more.
+    #[derive(Clone, Copy)]
+    struct Stack {
+        need: usize,
+        len: usize,
+    }
+
+    /// Takes samples of stacks of which walks need as many bytes, in turn, with more above them than any
+    /// copy takes. Each has a copy of the size in force. Returns that of each.
+    fn sizes_of(copies: &CopySize, needs: &[usize], samples: usize) -> Vec<u32> {
+        let stacks: Vec<Stack> = needs.iter().map(|&need| Stack { need, len: 1 << 20 }).collect();
+        sizes_of_stacks(copies, &stacks, samples)
+    }
+
+    fn sizes_of_stacks(copies: &CopySize, stacks: &[Stack], samples: usize) -> Vec<u32> {
         let mut sizes = Vec::new();
         let begin = copies.state().since;
         let times = (begin..).skip(1);
-        for (time, &depth) in times.zip(depths.iter().cycle()).take(samples) {
+        for (time, &Stack { need, len }) in times.zip(stacks.iter().cycle()).take(samples) {
             let size = copies.state().bytes_in_force();
             sizes.push(size);
             let size = usize::try_from(size).unwrap();
-            let copy = WalkedCopy { time, len: size.min(depth), is_cut: depth > size };
-            copies.learn(copy, |shorter| depth <= shorter);
+            let copy = WalkedCopy { time, len: size.min(len), is_cut: need > size };
+            copies.learn(copy, |shorter| need <= shorter);
             if let Some(place) = copies.change() {
                 copies.is_in_force(place, time);
             }
@@ -441,6 +491,28 @@ mod tests {
         let deep = [(48, 16_000), (12, 50_000), (40, 100_000)];
         assert_eq!(last_of(&deep, 999), Some(65_528));
         assert_eq!(last_of(&deep, 4_999), Some(16_384));
+    }
+
+    #[test]
+    fn d14_sizes_are_chosen_by_where_stacks_end_too() {
+        // The size of most copies: of others there are trials.
+        let usual_of = |needs: &[(usize, usize)], above: Option<usize>| {
+            let stack = |need| Stack { need, len: above.map_or(1 << 20, |above| need + above) };
+            let stacks = needs.iter().flat_map(|&(count, need)| iter::repeat_n(stack(need), count));
+            let stacks: Vec<Stack> = stacks.collect();
+            let copies = CopySize::new(rings::copies(None, false).sizes, 4_999);
+            let mut sizes = sizes_of_stacks(&copies, &stacks, 10_000);
+            sizes.sort_unstable();
+            sizes[sizes.len() / 2]
+        };
+        // That nearly all copies find the end is more than three of a hundred stacks are worth.
+        let flat = [(97, 7_000), (3, 11_000)];
+        assert_eq!(usual_of(&flat, None), 12_288);
+        assert_eq!(usual_of(&flat, Some(2_000)), 8_192);
+        // A copy takes no more than there is: so ten are worth the largest.
+        let deep = [(90, 16_000), (10, 40_000)];
+        assert_eq!(usual_of(&deep, None), 16_384);
+        assert_eq!(usual_of(&deep, Some(2_000)), 65_528);
     }
 
     #[test]

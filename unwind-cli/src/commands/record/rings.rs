@@ -23,9 +23,8 @@ use crate::commands::record::subject::{Subject, exists};
 use crate::failure::{Failure, exit_code_of};
 
 /// Bytes of a stack that are copied without `--stack-bytes`: as most stacks of a program need. A
-/// record's length has 16 bits. None is between the two largest: a copy ends where the stack does, so
-/// that the largest costs more only where stacks are deeper.
-const STACKS: [u32; 4] = [8_192, 12_288, 16_384, 65_528];
+/// record's length has 16 bits. Each size is an event more on each CPU for each thread.
+const STACKS: [u32; 5] = [8_192, 12_288, 16_384, 32_768, 65_528];
 
 /// The place of the size at first, with which most stacks of most programs are complete.
 const FIRST: usize = 2;
