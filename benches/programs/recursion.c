@@ -1,9 +1,14 @@
 /* Recursion that takes another way each time, with work in libc or here at its
-   ends. Compiled with and without frame pointers. */
+   ends. Compiled with and without frame pointers.
+
+       recursion ROUNDS [PIECE]
+
+   With PIECE it writes an empty line after each PIECE rounds. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef OWN_ROUNDS
 #define OWN_ROUNDS 400
@@ -81,8 +86,12 @@ __attribute__((noinline)) static uint64_t fourth(unsigned depth, uint64_t value)
 
 int main(int argc, char **argv) {
     unsigned rounds = argc > 1 ? (unsigned)atoi(argv[1]) : 1000;
+    unsigned piece = argc > 2 ? (unsigned)atoi(argv[2]) : 0;
     uint64_t sum = 0;
-    for (unsigned i = 0; i < rounds; i++)
+    for (unsigned i = 0; i < rounds; i++) {
         sum += ways[next() & 3](5 + next() % 120, i);
+        if (piece && i % piece == 0 && write(1, "\n", 1) != 1)
+            return 1;
+    }
     printf("%llu\n", (unsigned long long)sum);
 }

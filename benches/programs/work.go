@@ -1,5 +1,6 @@
 // Goroutines that compute in recursions, sort, make texts and wait for each other, a number of
-// rounds that the first argument says.
+// rounds that the first argument says; after each piece of as many results as the second argument says
+// it writes an empty line.
 package main
 
 import (
@@ -35,6 +36,12 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
+	piece := 0
+	if len(os.Args) > 2 {
+		if piece, err = strconv.Atoi(os.Args[2]); err != nil {
+			panic(err)
+		}
+	}
 	results := make(chan int)
 	for depth := 0; depth < 40; depth += 10 {
 		go work(depth, rounds, results)
@@ -42,6 +49,9 @@ func main() {
 	sum := 0
 	for round := 0; round < 4*rounds; round++ {
 		sum += <-results
+		if piece > 0 && round%piece == 0 {
+			fmt.Println()
+		}
 	}
 	fmt.Println(sum)
 }
