@@ -149,13 +149,15 @@ def turns_of_runs(command, unwind, rate, numbers, folder):
     def told(name):
         return os.path.join(folder, f"{name}.seconds")
 
+    # Compilers make files with the same names.
+    own = {name: tempfile.mkdtemp(dir=folder) for name in CONTESTANTS}
     for turn in numbers:
         started = []
         for name in of_turn(turn):
             recorder, _ = record.recorders(unwind, rate, folder)[name]
             program = ["taskset", "-c", "0", os.path.join(folder, "timed"), told(name), *command]
             started.append(subprocess.Popen(
-                [*recorder, *program], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                [*recorder, *program], cwd=own[name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 preexec_fn=on_cpu(1)))
         for process in started:
             ended(process)
