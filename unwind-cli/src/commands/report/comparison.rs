@@ -20,9 +20,6 @@ const FEW_SAMPLES: u64 = 20;
 /// bursts, which few samples of a function show as changes.
 const LEAST_CHANGE: f64 = 0.001;
 
-/// This part of the bound is about a standard deviation, which two of three runs stay within.
-const USUAL_PART_OF_BOUND: f64 = 0.2;
-
 /// With as many pairs of recordings more of them narrow the bound little.
 const MANY_PAIRS: usize = 8;
 
@@ -35,6 +32,9 @@ pub(crate) struct Compared<'r> {
     pub(crate) all: [u64; 2],
     /// By how much its share of own samples would have to differ, if that can be told.
     pub(crate) bound: Option<f64>,
+    /// By how much it differs in recordings of one program, as a standard deviation, if that can be
+    /// told.
+    usual: Option<f64>,
     pub(crate) change: Change,
 }
 
@@ -108,7 +108,8 @@ fn functions<'r>(sides: &[Side<'r>; 2], pairs: usize) -> Vec<Row<'r>> {
     }
     let row = |(frame, (totals, pairs)): (&'r Frame, ([Total; 2], Vec<[u64; 2]>))| {
         let (own, all) = (totals.map(|total| total.own), totals.map(|total| total.all));
-        let compared = Compared { frame, own, all, bound: None, change: Change::Within };
+        let compared =
+            Compared { frame, own, all, bound: None, usual: None, change: Change::Within };
         Row { compared, pairs, differences: None }
     };
     rows.into_iter().map(row).collect()
@@ -170,8 +171,7 @@ impl<'r> Comparison<'r> {
         if row.change != Change::Within || self.pairs < 2 {
             return 0.0;
         }
-        let by_runs = row.bound.unwrap_or(f64::INFINITY) * USUAL_PART_OF_BOUND;
-        (self.difference(row).abs() - by_runs).max(0.0)
+        (self.difference(row).abs() - row.usual.unwrap_or(f64::INFINITY)).max(0.0)
     }
 
     /// What was found, and how far that can see, in sentences.
@@ -272,7 +272,9 @@ impl Bounds {
     fn judge(&self, row: &mut Row<'_>) {
         let Some(differences) = row.differences else { return };
         let spread = if row.is_kernel() { self.of_kernel } else { self.of_programs };
-        let bound = spread.bound(&differences, self.limit);
+        let noise = spread.noise(&differences);
+        let bound = noise.bound(self.limit);
+        row.compared.usual = Some(differences.share_of(noise.deviation()));
         row.compared.bound = Some(differences.share_of(bound).max(LEAST_CHANGE));
         // What few samples can tell, the exact test knows better.
         let counts = Counts { own: sums(&row.pairs), samples: self.samples };
@@ -300,6 +302,7 @@ mod tests {
             own,
             all: own,
             bound: None,
+            usual: None,
             change,
         };
         let mut rows = [
@@ -322,15 +325,16 @@ mod tests {
             file: None,
             kind: FrameKind::User,
         });
-        let row = |at: usize, after, bound| Compared {
+        let row = |at: usize, after, usual| Compared {
             frame: &frames[at],
             own: [1000, after],
             all: [1000, after],
-            bound,
+            bound: None,
+            usual,
             change: Change::Within,
         };
         // Shares of 10,000 samples.
-        let rows = [row(0, 1200, Some(0.09)), row(1, 1100, Some(0.012)), row(2, 1300, None)];
+        let rows = [row(0, 1200, Some(0.018)), row(1, 1100, Some(0.002)), row(2, 1300, None)];
         let order = |pairs| {
             let spread = Spread::new(&[], &[[10_000; 2]], false);
             let of = Comparison { rows: Vec::new(), samples: [10_000; 2], tests: 3, pairs, spread };
@@ -346,8 +350,14 @@ mod tests {
     #[test]
     fn d16_with_little_room_those_that_take_less_are_shown_too() {
         let frame = Frame { name: "f".to_owned(), file: None, kind: FrameKind::User };
-        let row =
-            |own: [u64; 2], change| Compared { frame: &frame, own, all: own, bound: None, change };
+        let row = |own: [u64; 2], change| Compared {
+            frame: &frame,
+            own,
+            all: own,
+            bound: None,
+            usual: None,
+            change,
+        };
         let more = (1..6).rev().map(|by| row([500, 500 + by], Change::Within));
         let less = (1..6).rev().map(|by| row([500, 500 - by], Change::Within));
         let above = [row([100, 900], Change::More), row([900, 100], Change::Less)];

@@ -184,15 +184,37 @@ impl Spread {
         }
     }
 
-    /// The ratio, as a logarithm, from which on a function differs by more than sampling and the
-    /// spread of runs make it differ, but for about this probability, on both sides.
-    pub(crate) fn bound(&self, of: &Differences, limit: f64) -> f64 {
+    /// How the ratio of a function differs by chance, and from run to run.
+    pub(crate) fn noise(&self, of: &Differences) -> Noise {
         let own_pairs = self.pairs - 1.0;
         let beyond_sampling = of.between.map_or(0.0, |all| (all - of.sampling_of_pair).max(0.0));
         let degrees = PRIOR + own_pairs;
         let variance = PRIOR.mul_add(self.typical.powi(2), own_pairs * beyond_sampling) / degrees;
-        let by_sampling = quantile(limit).powi(2) * of.sampling;
-        let by_runs = quantile_of_few(limit, degrees).powi(2) * variance / self.effective_pairs;
+        Noise { sampling: of.sampling, runs: variance / self.effective_pairs, degrees }
+    }
+}
+
+/// How the ratio of a function's shares differs, as a logarithm, where the program is the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noise {
+    /// The variance by chance in sampling.
+    sampling: f64,
+    /// That from run to run, and how many independent differences tell it.
+    runs: f64,
+    degrees: f64,
+}
+
+impl Noise {
+    /// The standard deviation.
+    pub(crate) fn deviation(self) -> f64 {
+        (self.sampling + self.runs).sqrt()
+    }
+
+    /// The ratio from which on a function differs by more, but for about this probability, on both
+    /// sides.
+    pub(crate) fn bound(self, limit: f64) -> f64 {
+        let by_sampling = quantile(limit).powi(2) * self.sampling;
+        let by_runs = quantile_of_few(limit, self.degrees).powi(2) * self.runs;
         (by_sampling + by_runs).sqrt()
     }
 }
@@ -299,7 +321,7 @@ mod tests {
             });
             let own: Vec<[u64; 2]> = own.collect();
             let of = Differences::new(&own, &all).unwrap();
-            Spread::new(&[of; 8], &all, false).bound(&of, 0.001)
+            Spread::new(&[of; 8], &all, false).noise(&of).bound(0.001)
         };
         assert!(bound(2, 20_000) > 1.5 * bound(4, 20_000));
         assert!(bound(4, 20_000) > 1.5 * bound(10, 20_000));
@@ -314,7 +336,7 @@ mod tests {
                 for pairs in 1..4 {
                     let (own, all) = (vec![own; pairs], vec![all; pairs]);
                     let Some(of) = Differences::new(&own, &all) else { continue };
-                    let bound = Spread::new(&[of; 6], &all, false).bound(&of, 0.001);
+                    let bound = Spread::new(&[of; 6], &all, false).noise(&of).bound(0.001);
                     assert!(bound >= 0.0 && bound.is_finite(), "{own:?} {all:?} {bound}");
                 }
             }
