@@ -5,7 +5,8 @@
 #   docs/figures.sh                 writes it
 #   docs/figures.sh --check         says whether it is what this would write
 #   docs/figures.sh measure NAME... measures first: instructions since sizes ratios first
-#                                   stack curves record differences verify coverage
+#                                   stack curves record price differences verify
+#                                   coverage
 #
 # The first line of each file says when and at which revision it was measured, and by
 # which command; the rest is what came out. What is not measured here takes hours, other
@@ -24,6 +25,7 @@ sections=(
     "stack|\`unwind stack\` beside eu-stack|"
     "curves|Cost against size|"
     "record|Recordings beside perf's|"
+    "price|What recorders take of a program|Four processes of one program share a CPU, each with another recorder or none."
     "differences|Differences of recordings|What \`unwind report --diff\` says of recordings of one program, made in turn, and of recordings of which one function does ten percent more."
     "verify|Stacks beside other unwinders|Stacks of recordings of \`perf record --call-graph dwarf\`, as \`unwind verify\` compares them with perf's: 6.1 walks by libunwind, newer ones by elfutils' libdw. Then with libdw itself, and with the kernel."
     "stacks|Stacks of samples|"
@@ -46,6 +48,7 @@ measure() { # NAME
         coverage) command="docs/coverage.sh" ;;
         ratios) command="docs/ratios.py" ;;
         record) command="docs/record.py" ;;
+        price) command="docs/price.py" ;;
         differences) command="docs/differences.py" ;;
         verify) command="docs/verify.py" ;;
         stack) command="docs/stack.py" ;;

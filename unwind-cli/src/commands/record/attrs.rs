@@ -5,8 +5,9 @@ use unwind_perf::record::{AttrFlags, ReadFormat, SampleType};
 
 use crate::commands::record::sampling::{Sampling, UserStacks, Whom};
 
-/// The general registers, rip, flags, cs and ss, by the kernel's numbers.
-const REGISTERS: u64 = 0xff_0fff;
+/// The general registers and rip, by the kernel's numbers. Each one takes the time that half a KiB of
+/// stack does.
+const REGISTERS: u64 = 0xff_01ff;
 
 /// Cycles of the CPU, and the clock where there are none to be had.
 pub(crate) const EVENTS: [(u32, u64); 2] = [(0, 0), CPU_CLOCK];

@@ -21,6 +21,10 @@ pub(crate) struct CopySize(Arc<Mutex<State>>);
 /// that needs these for itself: to copy as many takes some 10 % of the program's time.
 const BYTES_FOR_ALL: u64 = 1 << 29;
 
+/// At rates above this one, half as many: there the samples take more than a few percent of the time
+/// themselves.
+const LOW_RATE: u32 = 1_500;
+
 /// How many bytes could be copied in the time that the kernel takes for the end of a stack, where a copy
 /// does not fit: it finds it by a page fault, which takes 1.2 us.
 const END: u64 = 6 << 10;
@@ -132,8 +136,9 @@ impl CopySize {
     /// Copies of one of these sizes: of the first one until there is a better one. A second of CPU
     /// time has `rate` of them.
     pub(crate) fn new(sizes: CopySizes, rate: u32) -> Self {
+        let for_all = if rate > LOW_RATE { BYTES_FOR_ALL / 2 } else { BYTES_FOR_ALL };
         Self(Arc::new(Mutex::new(State {
-            bytes_per_stack: BYTES_FOR_ALL.checked_div(rate.into()).unwrap_or(BYTES_FOR_ALL),
+            bytes_per_stack: for_all.checked_div(rate.into()).unwrap_or(for_all),
             wanted: sizes.first,
             in_force: sizes.first,
             since: 0,
@@ -506,12 +511,12 @@ mod tests {
             sizes.sort_unstable();
             sizes[sizes.len() / 2]
         };
-        // That nearly all copies find the end is more than five of a hundred stacks are worth.
-        let flat = [(95, 7_000), (5, 11_000)];
+        // That nearly all copies find the end is more than ten of a hundred stacks are worth.
+        let flat = [(90, 7_000), (10, 11_000)];
         assert_eq!(usual_of(&flat, None), 12_288);
         assert_eq!(usual_of(&flat, Some(2_000)), 8_192);
-        // A copy takes no more than there is: so ten are worth the largest.
-        let deep = [(90, 16_000), (10, 40_000)];
+        // A copy takes no more than there is: so thirty are worth the largest.
+        let deep = [(70, 16_000), (30, 40_000)];
         assert_eq!(usual_of(&deep, None), 16_384);
         assert_eq!(usual_of(&deep, Some(2_000)), 65_528);
     }

@@ -24,10 +24,10 @@ use crate::failure::{Failure, exit_code_of};
 
 /// Bytes of a stack that are copied without `--stack-bytes`: as most stacks of a program need. A
 /// record's length has 16 bits. Each size is an event more on each CPU for each thread.
-const STACKS: [u32; 5] = [8_192, 12_288, 16_384, 32_768, 65_528];
+const STACKS: [u32; 6] = [8_192, 10_240, 12_288, 16_384, 32_768, 65_528];
 
 /// The place of the size at first, with which most stacks of most programs are complete.
-const FIRST: usize = 2;
+const FIRST: usize = 3;
 
 /// Copies of the size that a program needs, or of these bytes.
 pub(crate) fn copies(bytes: Option<u32>, with_chains: bool) -> Copies {
