@@ -186,7 +186,7 @@ def measure(results, asked, unwind):
                     turns = turns_of_running(command, unwind, rate, numbers, folder)
                 else:
                     turns = turns_of_runs(command, unwind, rate, numbers, folder)
-                maps = set(record.glob.glob(record.MAPS))
+                maps = record.maps()
                 for turn, seconds in zip(numbers, turns):
                     results.add(key, seconds)
                     print(f"\r{name}, {rate} Hz: turn {turn + 1} of {asked.turns} ", end="",

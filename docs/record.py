@@ -108,9 +108,14 @@ def build(folder):
     }
 
 
+def maps():
+    """The maps that programs have written."""
+    return set(glob.glob(MAPS))
+
+
 def remove_maps(before):
     """Removes the maps that programs have written since then: they would fill the disk."""
-    for name in set(glob.glob(MAPS)) - before:
+    for name in maps() - before:
         os.unlink(name)
 
 
@@ -202,7 +207,7 @@ def recorders(unwind, rate, folder):
 
 def turn_of(unwind, program, rate, number, folder):
     """One turn: seconds of each contestant, sizes of files, and of the first what each has seen."""
-    maps = set(glob.glob(MAPS))
+    before = maps()
     contestants = list(recorders(unwind, rate, folder).items())
     seconds, sizes, seen = {}, {}, {}
     for name, (command, data) in contestants if number % 2 == 0 else reversed(contestants):
@@ -215,7 +220,7 @@ def turn_of(unwind, program, rate, number, folder):
             seen[name] = ledger(output) if name == "unwind" else by_perf(data)
     if number == 0:
         seen["samply"] = by_samply(program, rate, folder)
-    remove_maps(maps)
+    remove_maps(before)
     return {"seconds": seconds, "sizes": sizes, "seen": seen}
 
 

@@ -323,7 +323,7 @@ mod tests {
     const SIZES: [u32; 3] = [16_384, 32_768, 65_528];
 
     /// A stack is worth half a MiB of copies.
-    const RATE: u32 = (BYTES_FOR_ALL >> 19) as u32;
+    const RATE: u32 = 1_024;
 
     fn copies(first: usize, rate: u32) -> CopySize {
         CopySize::new(CopySizes { bytes: SIZES.to_vec(), first }, rate)
