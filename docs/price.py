@@ -19,7 +19,6 @@ Needs perf, gcc, g++, go, node, two CPUs, and the right to record. Forty turns o
 rate take some 25 minutes. With --results each turn is kept as soon as it is over and not taken again.
 """
 
-import argparse
 import contextlib
 import math
 import os
@@ -46,9 +45,6 @@ PIECES = {
 START, COUNTED = 0.7, 3.0
 CONTESTANTS = ("unwind", "dwarf", "fp", "alone")
 PAIRS = (("unwind", "dwarf"), ("unwind", "fp"), ("unwind", "alone"), ("dwarf", "alone"))
-# Student's distribution has 95 of 100 cases within as many standard errors, by the number of results.
-STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-           2.145, 2.131, 2.120, 2.110, 2.101, 2.093]
 
 
 def on_cpu(cpu):
@@ -59,9 +55,10 @@ def on_cpu(cpu):
 class Running:
     """A program on the first CPU, which writes a line after each piece of its work."""
 
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                        bufsize=0, preexec_fn=on_cpu(0))
+    def __init__(self, command, folder):
+        # node writes logs where it runs.
+        self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, bufsize=0, preexec_fn=on_cpu(0))
         # The clock of the CPU time of another process: see clock_getcpuclockid(3).
         self.clock = (~self.process.pid << 3) | 2
         self.begin()
@@ -124,7 +121,7 @@ def of_turn(turn):
 def turns_of_running(command, unwind, rate, numbers, folder):
     """CPU time a piece by contestant, turn by turn, of a program that runs all the time."""
     with contextlib.ExitStack() as stack:
-        programs = [Running(command) for _ in CONTESTANTS]
+        programs = [Running(command, folder) for _ in CONTESTANTS]
         for program in programs:
             stack.callback(program.end)
         run_for(6.0, programs)  # They become warm.
@@ -204,15 +201,6 @@ def ratios(turns, this, that):
             for at in range(0, len(all_turns) - count + 1, count)]
 
 
-def cell(numbers):
-    mean = statistics.fmean(numbers)
-    degrees = len(numbers) - 1
-    if not 0 < degrees <= len(STUDENT):
-        return f"{mean:+.2f} %"
-    around = STUDENT[degrees - 1] * statistics.stdev(numbers) / len(numbers) ** 0.5
-    return f"{mean:+.2f} % ({mean - around:+.2f} to {mean + around:+.2f})"
-
-
 def table(results, rates):
     """Rows of programs at each rate, and all together, by the mean of the programs."""
     print("| program | Hz | turns | " + " | ".join(f"{this} / {that}" for this, that in PAIRS) + " |")
@@ -221,25 +209,17 @@ def table(results, rates):
         of_rate = [(key.rsplit(" at ", 1)[0], turns) for key, turns in results.turns.items()
                    if key.rsplit(" at ", 1)[1] == rate and len(turns) >= len(CONTESTANTS)]
         for name, turns in of_rate:
-            cells = [cell(ratios(turns, *pair)) for pair in PAIRS]
+            cells = [record.mean_of(ratios(turns, *pair)) for pair in PAIRS]
             print(f"| {name} | {rate} | {len(turns)} | {' | '.join(cells)} |")
         if len(of_rate) > 1:
-            cells = [cell([statistics.fmean(row) for row in
+            cells = [record.mean_of([statistics.fmean(row) for row in
                            zip(*(ratios(turns, *pair) for _, turns in of_rate))]) for pair in PAIRS]
             count = min(len(turns) for _, turns in of_rate)
             print(f"| all | {rate} | {count} | {' | '.join(cells)} |")
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--turns", type=int, default=40)
-    parser.add_argument("--rates", default="999,4999")
-    parser.add_argument("--results")
-    parser.add_argument("--unwind")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("programs", nargs="*")
-    asked = parser.parse_args()
-    os.environ["RUSTUP_DIST_SERVER"] = "http://127.0.0.1:9"
+    asked = record.arguments("--turns", 40)
     if len(os.sched_getaffinity(0)) < 2:
         sys.exit("needs two CPUs")
     results = record.Results(asked.results)

@@ -43,9 +43,9 @@ MAPS = "/tmp/perf-*.map"
 INTERRUPTED = "interrupted"
 # KiB of its stack: less than any recorder copies, and more.
 DEPTHS = ("4", "12", "64")
-# Student's distribution has 95 of 100 cases within as many standard errors, by the number of turns.
-STUDENT = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 12: 2.201, 15: 2.145,
-           20: 2.093}
+# Student's distribution has 95 of 100 cases within as many standard errors, of two numbers and more.
+STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+           2.145, 2.131, 2.120, 2.110, 2.101, 2.093]
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 # The outermost functions by name, without underscores in front. perf leaves the last one or two out
 # in some programs, which counts as complete.
@@ -271,7 +271,7 @@ def measure(results, asked, unwind):
                            for word in command] for name, command in build(folder).items()
                     if not asked.programs or name in asked.programs}
         names = list(programs) + [depth_name(depth) for depth in DEPTHS if not asked.programs]
-        left = [(number, rate, name) for number in range(asked.pairs)
+        left = [(number, rate, name) for number in range(asked.turns)
                 for rate in asked.rates.split(",") for name in names
                 if number >= len(results.turns.get(key(name, rate), []))]
         begun = time.monotonic()
@@ -331,11 +331,16 @@ def together(rate, results):
     turns = min(len(seconds["unwind"]) for seconds in programs)
     means = [statistics.fmean(100 * (seconds["unwind"][turn][0] / seconds["dwarf"][turn][0] - 1)
                               for seconds in programs) for turn in range(turns)]
-    if turns not in STUDENT:
-        return f"{rate} Hz: {statistics.fmean(means):+.2f} %"
-    around = STUDENT[turns] * statistics.stdev(means) / turns ** 0.5
-    mean = statistics.fmean(means)
-    return f"{rate} Hz: {mean:+.2f} % ({mean - around:+.2f} to {mean + around:+.2f})"
+    return f"{rate} Hz: {mean_of(means)}"
+
+
+def mean_of(percents):
+    """Their mean, and where it is in 95 of 100 cases, unless they are one or very many."""
+    mean, count = statistics.fmean(percents), len(percents)
+    if not 0 <= count - 2 < len(STUDENT):
+        return f"{mean:+.2f} %"
+    around = STUDENT[count - 2] * statistics.stdev(percents) / count ** 0.5
+    return f"{mean:+.2f} % ({mean - around:+.2f} to {mean + around:+.2f})"
 
 
 def seen_row(name, rate, results):
@@ -376,16 +381,21 @@ def interrupted_row(name, rate, turns):
     return f"| {name.split()[1]} | {rate} | {' | '.join(cells)} | {median(ratios):.2f} |"
 
 
-def main():
+def arguments(count, default):
+    """What is asked for. `count` is the option that says how many turns to take."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument(count, type=int, default=default, dest="turns")
     parser.add_argument("--rates", default="999,4999")
     parser.add_argument("--results")
     parser.add_argument("--unwind")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("programs", nargs="*")
-    asked = parser.parse_args()
     os.environ["RUSTUP_DIST_SERVER"] = "http://127.0.0.1:9"
+    return parser.parse_args()
+
+
+def main():
+    asked = arguments("--pairs", 10)
     results = Results(asked.results)
     if not asked.table:
         measure(results, asked, command_of(asked.unwind))
