@@ -12,7 +12,8 @@ use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::stream::Backlog;
 use crate::commands::perf::walk::{SampleWalker, WalkedStack, sum};
-use crate::commands::record::copy_size::{CopySize, WalkedCopy};
+use crate::commands::record::copy_size::CopySize;
+use crate::commands::record::shown::WalkedCopy;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 
 /// How many items wait at most for each thread: enough that none is idle while one walk

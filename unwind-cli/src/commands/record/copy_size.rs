@@ -1,10 +1,10 @@
 //! How much of a stack is copied: little at first, more where that makes stacks complete, and less
 //! where less is enough.
 
-use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::commands::record::sampling::CopySizes;
+use crate::commands::record::shown::{Shown, WalkedCopy};
 
 /// Sizes of copies of stacks, and which of them is worth its price.
 ///
@@ -25,10 +25,6 @@ const BYTES_FOR_ALL: u64 = 1 << 29;
 /// themselves.
 const LOW_RATE: u32 = 1_500;
 
-/// How many bytes could be copied in the time that the kernel takes for the end of a stack, where a copy
-/// does not fit: it finds it by a page fault, which takes 1.2 us.
-const END: u64 = 6 << 10;
-
 /// How many samples a trial has.
 const TRIAL: u32 = 128;
 
@@ -38,17 +34,10 @@ const LOOK: u32 = 128;
 /// As many stacks that are cut say so.
 const MANY_CUT: u32 = 4;
 
-/// If the cut stacks of a look differ from what trials have shown by more than this number of standard
-/// deviations, which by chance they seldom do, the program does something else.
-const CHANGED: u64 = 4;
-
 /// How many samples are passed until the next trial: after the first one, and at most. It is four
 /// times as many each time.
 const PASSED: u32 = 256;
 const PASSED_AT_MOST: u32 = 4_096;
-
-/// One of as many stacks has to be complete with the largest copies to say which size is best.
-const KNOWN: u32 = 4;
 
 #[derive(Debug)]
 struct State {
@@ -71,65 +60,6 @@ struct State {
     /// Samples until the next trial.
     left: u32,
     passed: u32,
-}
-
-/// What samples of trials have shown.
-#[derive(Clone, Debug)]
-struct Shown {
-    samples: u32,
-    /// What each size would have made of them.
-    sizes: Vec<OfSize>,
-}
-
-/// What copies of a size would have made of some samples.
-#[derive(Clone, Debug, Default)]
-struct OfSize {
-    /// For how many they would have been enough.
-    enough: u32,
-    /// What they would have taken, in bytes.
-    price: u64,
-}
-
-impl Shown {
-    fn new(sizes: &CopySizes) -> Self {
-        Self { samples: 0, sizes: vec![OfSize::default(); sizes.bytes.len()] }
-    }
-
-    fn clear(&mut self) {
-        self.samples = 0;
-        self.sizes.fill(OfSize::default());
-    }
-
-    /// Later samples count twice as much as those until now.
-    fn halve(&mut self) {
-        self.samples /= 2;
-        for size in &mut self.sizes {
-            size.enough /= 2;
-            size.price /= 2;
-        }
-    }
-}
-
-/// A copy that was walked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WalkedCopy {
-    /// When it was made, in nanoseconds of the samples' clock.
-    pub(crate) time: u64,
-    /// Bytes that were copied.
-    pub(crate) len: usize,
-    /// The stack is deeper.
-    pub(crate) is_cut: bool,
-}
-
-impl WalkedCopy {
-    /// What a copy of `size` bytes of the same stack would take, in bytes, if this one has
-    /// `size_of_this`. Where this one fits, what a larger one finds above it is not known: as if there
-    /// were enough.
-    fn price(self, size: u32, size_of_this: u32) -> u64 {
-        let len = u64::try_from(self.len).unwrap_or(u64::MAX);
-        let size = u64::from(size);
-        if len < u64::from(size_of_this) && len < size { len.saturating_add(END) } else { size }
-    }
 }
 
 impl CopySize {
@@ -201,7 +131,7 @@ impl State {
         self.samples = self.samples.saturating_add(1);
         self.cut = self.cut.saturating_add(copy.is_cut.into());
         let is_over = self.samples >= LOOK;
-        if is_over && self.has_changed() {
+        if is_over && self.shown.differs(self.in_force, self.cut, LOOK) {
             self.forget();
         }
         let is_due = self.left == 0 && (is_over || self.cut >= MANY_CUT);
@@ -217,29 +147,14 @@ impl State {
     }
 
     /// The place of the largest size.
-    const fn largest(&self) -> usize {
-        self.shown.sizes.len().saturating_sub(1)
+    fn largest(&self) -> usize {
+        self.sizes.bytes.len().saturating_sub(1)
     }
 
     /// What was shown tells nothing of what the program does now.
     fn forget(&mut self) {
         self.shown.clear();
         (self.left, self.passed) = (0, PASSED);
-    }
-
-    /// Whether a look has other stacks than trials have shown, and not by chance.
-    fn has_changed(&self) -> bool {
-        let Shown { samples, sizes } = &self.shown;
-        let Some(&OfSize { enough, .. }) = sizes.get(self.in_force) else { return false };
-        let expected = |of: u64| {
-            let cut = samples.saturating_sub(enough);
-            of.saturating_mul(cut.into()).checked_div(u64::from(*samples))
-        };
-        let Some(cut) = expected(LOOK.into()) else { return false };
-        let difference = cut.abs_diff(self.cut.into());
-        // That of a binomial distribution, and a stack, as what is expected is an estimate.
-        let variance = cut.saturating_sub(expected(cut).unwrap_or(0)).saturating_add(1);
-        difference.saturating_pow(2) > variance.saturating_mul(CHANGED.saturating_pow(2))
     }
 
     /// Begins a trial of the size at this place.
@@ -257,13 +172,7 @@ impl State {
         if !self.is_trial || !self.is_current(copy) {
             return;
         }
-        self.shown.samples = self.shown.samples.saturating_add(1);
-        let size_of_copy = self.sizes.bytes.get(self.in_force).copied().unwrap_or(0);
-        let sizes = self.shown.sizes.iter_mut().zip(&self.sizes.bytes).zip(enough);
-        for ((shown, &size), &is_enough) in sizes {
-            shown.enough = shown.enough.saturating_add(is_enough.into());
-            shown.price = shown.price.saturating_add(copy.price(size, size_of_copy));
-        }
+        self.shown.add(copy, self.in_force, &self.sizes.bytes, enough);
         self.samples = self.samples.saturating_add(1);
         self.cut = self.cut.saturating_add(copy.is_cut.into());
         if self.cut >= MANY_CUT && self.may_gain() {
@@ -272,7 +181,7 @@ impl State {
             self.begin_trial(self.largest());
         } else if self.samples >= TRIAL {
             self.is_trial = false;
-            self.wanted = self.best();
+            self.wanted = self.shown.best(self.bytes_per_stack).unwrap_or(self.sizes.first);
             (self.samples, self.cut) = (0, 0);
             self.left = self.passed;
             self.passed = self.passed.saturating_mul(4).min(PASSED_AT_MOST);
@@ -287,23 +196,6 @@ impl State {
         let (Some(now), Some(next)) = (bytes(self.in_force), next) else { return false };
         let price = u64::from(self.samples).saturating_mul(next.saturating_sub(now));
         u64::from(self.cut).saturating_mul(self.bytes_per_stack) > price
-    }
-
-    /// The place of the size that is worth most.
-    fn best(&self) -> usize {
-        let Shown { samples, sizes } = &self.shown;
-        let complete = sizes.last().map_or(0, |size| size.enough);
-        // Nearly all are deeper than any copy: which size those need that come next is not known.
-        if complete < samples / KNOWN {
-            return self.sizes.first;
-        }
-        let worth = |size: &OfSize| {
-            let enough = i128::from(size.enough).saturating_mul(self.bytes_per_stack.into());
-            enough.saturating_sub(size.price.into())
-        };
-        let worths = sizes.iter().map(worth).enumerate();
-        // Of equals the first, which is the smallest.
-        worths.min_by_key(|&(_, worth)| Reverse(worth)).map_or(0, |(place, _)| place)
     }
 }
 

@@ -16,6 +16,7 @@ mod receiver;
 pub(crate) mod recording;
 pub(crate) mod rings;
 pub(crate) mod sampling;
+pub(crate) mod shown;
 pub(crate) mod signals;
 pub(crate) mod stream;
 pub(crate) mod subject;
