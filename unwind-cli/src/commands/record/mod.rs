@@ -40,9 +40,9 @@ use crate::commands::record::parts::Part;
 use crate::commands::record::receiver::Receiver;
 use crate::commands::record::recording::{Form, LedgerSection, Recording};
 use crate::commands::record::rings::{
-    Emptied, RING, Span, check_exist, copies, existing, of_running, open,
+    Emptied, RING, Span, check_exist, existing, of_running, open,
 };
-use crate::commands::record::sampling::{RingSize, Sampling, UserStacks, Whom};
+use crate::commands::record::sampling::{Copies, CopySizes, RingSize, Sampling, UserStacks, Whom};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::{HeldCommand, Subject};
@@ -114,8 +114,8 @@ pub(crate) struct RecordArgs {
 
     /// How many bytes of a stack are looked at, at most 65,528
     ///
-    /// Without it, 16,384 at first, and then 8,192, 12,288, 16,384 or 65,528: as many as make enough
-    /// stacks complete.
+    /// Without it, 16,384 at first, and then 8,192 to 65,528: as many as make enough stacks
+    /// complete.
     #[arg(long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(8..=65_528))]
     stack_bytes: Option<u32>,
@@ -209,11 +209,13 @@ changes its meaning or goes), the classes above as counts, `incomplete` as an ob
   off_cpu         of --off-cpu: samples and nanoseconds of waits, without_sample and
                   nanoseconds_without_sample of those without one, without_end";
 
-fn user_stacks(args: &RecordArgs) -> UserStacks {
+fn user_stacks(args: &RecordArgs, whom: &Whom) -> UserStacks {
     if args.deferred {
         return UserStacks::Deferred;
     }
-    UserStacks::Copied(copies(args.stack_bytes, args.uretprobes))
+    let several = || CopySizes::several(whom, if args.off_cpu { 2 } else { 1 });
+    let sizes = args.stack_bytes.map_or_else(several, CopySizes::one);
+    UserStacks::Copied(Copies { sizes, with_chains: args.uretprobes })
 }
 
 fn ring_size(args: &RecordArgs) -> RingSize {
@@ -253,7 +255,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     };
     let sampling = Sampling {
         rate: args.rate,
-        user_stacks: user_stacks(args),
+        user_stacks: user_stacks(args, &whom),
         off_cpu: args.off_cpu,
         ring: ring_size(args),
         whom,

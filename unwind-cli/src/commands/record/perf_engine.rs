@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::{SysconfVar, sysconf};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, ReadFormat, SampleType};
 
@@ -17,7 +16,7 @@ use crate::commands::record::attrs::{
 use crate::commands::record::engine::{
     CpuTime, Engine, EngineError, Found, OFF_CPU, SampledEvent, StoredRecord,
 };
-use crate::commands::record::sampling::{CopySizes, RingSize, Sampling, UserStacks, Whom};
+use crate::commands::record::sampling::{CopySizes, RingSize, Sampling, UserStacks, Whom, cpus};
 use crate::perf_event::{EventRing, PerfEvent};
 
 /// The smallest ring.
@@ -90,9 +89,7 @@ impl PerfEngine {
         sizes: &CopySizes,
         ring: usize,
     ) -> Result<Self, EngineError> {
-        // All there are, also those that this program may not run on or that are off.
-        let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).ok().flatten().unwrap_or(1);
-        let cpus = i32::try_from(cpus).unwrap_or(i32::MAX);
+        let cpus = i32::try_from(cpus()).unwrap_or(i32::MAX);
         let tasks = match &sampling.whom {
             Whom::Command(process) => vec![*process],
             Whom::Threads(threads) => {

@@ -17,26 +17,10 @@ use crate::commands::record::engine::{Engine, EngineError};
 use crate::commands::record::existing::{all_processes, threads_of};
 use crate::commands::record::parts::{Part, Parts, record_of_kernel, records_of};
 use crate::commands::record::perf_engine::PerfEngine;
-use crate::commands::record::sampling::{Copies, CopySizes, RingSize, Sampling, Whom};
+use crate::commands::record::sampling::{RingSize, Sampling, Whom};
 use crate::commands::record::stream::stream_start;
 use crate::commands::record::subject::{Subject, exists};
 use crate::failure::{Failure, exit_code_of};
-
-/// Bytes of a stack that are copied without `--stack-bytes`: as most stacks of a program need. A
-/// record's length has 16 bits. Each size is an event more on each CPU for each thread.
-const STACKS: [u32; 6] = [8_192, 10_240, 12_288, 16_384, 32_768, 65_528];
-
-/// The place of the size at first, with which most stacks of most programs are complete.
-const FIRST: usize = 3;
-
-/// Copies of the size that a program needs, or of these bytes.
-pub(crate) fn copies(bytes: Option<u32>, with_chains: bool) -> Copies {
-    let sizes = match bytes {
-        Some(bytes) => CopySizes::one(bytes),
-        None => CopySizes { bytes: STACKS.to_vec(), first: FIRST },
-    };
-    Copies { sizes, with_chains }
-}
 
 /// Bytes of a ring at most, without `--ring-kib`.
 pub(crate) const RING: usize = 8192 << 10;

@@ -1,5 +1,16 @@
 //! What to sample, and how.
 
+use nix::unistd::{SysconfVar, sysconf};
+
+/// Bytes of a stack that are copied without `--stack-bytes`: as most stacks of a program need. A
+/// record's length has 16 bits. The first is that of the first samples, with which most stacks of most
+/// programs are complete. Where there is no room for all, those that come first are the most useful.
+const STACKS: [u32; 6] = [16_384, 65_528, 8_192, 12_288, 32_768, 10_240];
+
+/// How many events a thread may have. It inherits them when it is created, which takes some 2 us for
+/// each of them.
+const EVENTS_OF_THREAD: usize = 64;
+
 /// What to sample, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampling {
@@ -46,6 +57,30 @@ impl CopySizes {
         Self { bytes: vec![bytes], first: 0 }
     }
 
+    /// Those that a program may need, for as many events that are sampled: fewer where the machine has
+    /// many CPUs, as a thread has an event for each size on each of them.
+    pub(crate) fn several(whom: &Whom, events: usize) -> Self {
+        match whom {
+            Whom::All => Self::most_useful(STACKS.len()),
+            Whom::Command(_) | Whom::Threads(_) => Self::on_cpus(cpus(), events),
+        }
+    }
+
+    /// Those of threads on this many CPUs.
+    fn on_cpus(cpus: usize, events: usize) -> Self {
+        // Where there are several, one more event tells of processes.
+        let of_sizes = EVENTS_OF_THREAD.checked_div(cpus).unwrap_or(0).saturating_sub(1);
+        Self::most_useful(of_sizes.checked_div(events).unwrap_or(0))
+    }
+
+    /// As many, and at least one.
+    fn most_useful(count: usize) -> Self {
+        let mut bytes: Vec<u32> = STACKS.into_iter().take(count.max(1)).collect();
+        bytes.sort_unstable();
+        let first = bytes.iter().position(|&size| size == STACKS[0]).unwrap_or(0);
+        Self { bytes, first }
+    }
+
     /// Whether there is no other size than the first.
     pub(crate) fn is_one(&self) -> bool {
         self.bytes.len() < 2
@@ -83,4 +118,37 @@ pub(crate) enum Whom {
     /// Those of these threads, and of what they start.
     Threads(Vec<i32>),
     All,
+}
+
+/// How many CPUs there are, also those that this program may not run on or that are off.
+pub(crate) fn cpus() -> usize {
+    let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).ok().flatten().unwrap_or(1);
+    usize::try_from(cpus).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d14_threads_have_copies_of_fewer_sizes_where_there_are_many_cpus() {
+        let on = |cpus, events| CopySizes::on_cpus(cpus, events);
+        let all = [8_192, 10_240, 12_288, 16_384, 32_768, 65_528];
+        for (cpus, bytes) in [
+            (1, &all[..]),
+            (9, &all),
+            (10, &[8_192, 12_288, 16_384, 32_768, 65_528]),
+            (16, &[8_192, 16_384, 65_528]),
+            (21, &[16_384, 65_528]),
+            (32, &[16_384]),
+            (1_024, &[16_384]),
+        ] {
+            let sizes = on(cpus, 1);
+            assert_eq!((sizes.bytes.as_slice(), sizes.first_bytes()), (bytes, 16_384), "{cpus}");
+        }
+        // With switches between threads there are two events for each size.
+        assert_eq!(on(8, 2).bytes, [8_192, 16_384, 65_528]);
+        // With one size there is one event on each CPU, as perf has it; of all CPUs no thread has any.
+        assert_eq!(CopySizes::several(&Whom::All, 2).bytes, all);
+    }
 }

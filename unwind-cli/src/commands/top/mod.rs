@@ -19,9 +19,9 @@ use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine as _;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::rings::{
-    Emptied, RING, Span, check_exist, copies, existing, of_running, open,
+    Emptied, RING, Span, check_exist, existing, of_running, open,
 };
-use crate::commands::record::sampling::{RingSize, Sampling, UserStacks};
+use crate::commands::record::sampling::{Copies, CopySizes, RingSize, Sampling, UserStacks};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::Subject;
@@ -108,11 +108,11 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT]);
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let (whom, existing) = (of_running(&subject), existing(&subject));
-    let copies = copies(None, false);
-    let copy_size = CopySize::new(copies.sizes.clone(), args.rate);
+    let sizes = CopySizes::several(&whom, 1);
+    let copy_size = CopySize::new(sizes.clone(), args.rate);
     let engine = open(&Sampling {
         rate: args.rate,
-        user_stacks: UserStacks::Copied(copies),
+        user_stacks: UserStacks::Copied(Copies { sizes, with_chains: false }),
         off_cpu: false,
         ring: RingSize::AtMost(RING),
         whom,
