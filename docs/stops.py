@@ -48,7 +48,7 @@ def compare(reference, unwind, data, folder):
     """
     path = os.path.join(folder, "stops")
     with open(path, "wb") as out:
-        too_deep = Stops(out, walked(unwind, data), vdso(folder)).write(data)
+        left_out = Stops(out, walked(unwind, data), vdso(folder)).write(data)
     with open(path, "rb") as stops:
         done = subprocess.run([reference], stdin=stops, stdout=subprocess.PIPE, text=True,
                               check=False)
@@ -56,7 +56,7 @@ def compare(reference, unwind, data, folder):
     if done.returncode not in (0, 1):
         raise ValueError(f"{reference}: {done.returncode}\n{done.stdout}")
     last = done.stdout.splitlines()[-1]
-    counts = collections.Counter({"too deep": too_deep})
+    counts = collections.Counter(left_out)
     for count, kind, is_complete, end, guess in KINDS.findall(last):
         counts[kind, is_complete == "complete", end == "whole", bool(guess)] += int(count)
     counts["astray"] = sum(int(count) for count in ASTRAY.findall(last))
@@ -99,10 +99,11 @@ class Stops:
     def __init__(self, out, stacks, vdso_path):
         self.out, self.stacks, self.vdso = out, stacks, vdso_path
         # Mapped code by process; a new list with each change.
-        self.spaces, self.told, self.too_deep = {}, None, 0
+        self.spaces, self.told, self.has_files = {}, None, False
+        self.left_out = {"too deep": 0, "no file": 0}
 
     def write(self, data):
-        """Writes the stops of a recording; returns how many have too many frames."""
+        """Writes the stops of a recording; returns how many it leaves out, and why."""
         recording = Recording(data)
         for kind, misc, body in recording.by_time():
             if kind == COMM and misc & EXEC:
@@ -114,7 +115,7 @@ class Stops:
                 self.map(body)
             elif kind == SAMPLE:
                 self.stop(recording.sample(body))
-        return self.too_deep
+        return self.left_out
 
     def map(self, body):
         process, _, start, _, offset = struct.unpack_from("<IIQQQ", body)
@@ -130,14 +131,21 @@ class Stops:
             return
         is_complete, addresses = found.popleft()
         if len(addresses) > MOST_ADDRESSES:
-            self.too_deep += 1
+            self.left_out["too deep"] += 1
             return
         space = self.spaces.get(sample["tid"] & 0xffffffff, [])
         if space is not self.told:
             self.told = space
             lines = os.fsencode("".join(lines_of(space)))
-            self.header(MAPS, 8, (), 0, 0, 0, len(lines))
-            self.out.write(lines)
+            self.has_files = bool(lines)
+            if self.has_files:
+                self.header(MAPS, 8, (), 0, 0, 0, len(lines))
+                self.out.write(lines)
+        # libdw refuses a process of which it knows no file: one that has begun to execute another
+        # program, whose files are not mapped yet.
+        if not self.has_files:
+            self.left_out["no file"] += 1
+            return
         names, size = (IA32, 4) if sample["abi"] == 1 else (X86_64, 8)
         registers = [sample["registers"][name] for name in names]
         stack = sample["stack"]

@@ -100,7 +100,7 @@ def libdw_row(name, counts):
             against[is_complete] += count
     total = sum(counts.values())
     cells = (total, ended[True], ended[False], unread, no_register, guessed, counts["astray"],
-             counts["too deep"], against[True], against[False])
+             counts["too deep"], counts["no file"], against[True], against[False])
     return f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |"
 
 
@@ -150,8 +150,9 @@ def main():
         print(LIBDW)
         print("| program | stacks | equal and whole | equal, not whole | libdw ends early: no bytes "
               "| libdw ends early: no register | libdw guesses | libdw led astray "
-              "| over 512 frames | libdw has more or others, whole here | the same, not whole here |")
-        print("|---|" + "--:|" * 10)
+              "| over 512 frames | no file is mapped yet "
+              "| libdw has more or others, whole here | the same, not whole here |")
+        print("|---|" + "--:|" * 11)
         print("\n".join(libdw))
         print(KERNEL)
         print("| program | stacks | complete | equal | ours further | ours more | theirs further "
