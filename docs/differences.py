@@ -33,9 +33,9 @@ def build(folder):
     eight = compiled("eight", "gcc", *plain, source="eight.c")
     of_cpp = compiled("eight-cpp", "g++", "-std=c++17", *plain, source="eight.cc")
     of_go = compiled("eight-go", "env", "GO111MODULE=off", "go", "build", source="eight.go")
-    few, more = (compiled(f"recursion{rounds}", "gcc", *plain, f"-DOWN_ROUNDS={rounds}",
+    few, more = (compiled(f"recursion{percent}", "gcc", *plain, f"-DOWN_MORE={percent}",
                           source="recursion.c")
-                 for rounds in (400, 440))
+                 for percent in (0, 10))
     # Both are to have the same name.
     os.makedirs(os.path.join(folder, "more"))
     os.rename(few, os.path.join(folder, "recursion"))

@@ -10,8 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifndef OWN_ROUNDS
-#define OWN_ROUNDS 400
+/* How many percent more own_work does, which others see nothing of. */
+#ifndef OWN_MORE
+#define OWN_MORE 0
 #endif
 
 static uint64_t state = 88172645463325252u;
@@ -35,8 +36,12 @@ static int compare(const void *a, const void *b) {
 }
 
 __attribute__((noinline)) static uint64_t own_work(uint64_t value) {
-    for (int i = 0; i < OWN_ROUNDS; i++)
+    for (int i = 0; i < 400; i++)
         value = value * 6364136223846793005u + (value >> 7);
+    uint64_t more = value;
+    for (int i = 0; i < 4 * OWN_MORE; i++)
+        more = more * 6364136223846793005u + (more >> 7);
+    __asm__ volatile("" : : "r"(more));
     return value;
 }
 
