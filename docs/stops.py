@@ -48,7 +48,7 @@ def compare(reference, unwind, data, folder):
     """
     path = os.path.join(folder, "stops")
     with open(path, "wb") as out:
-        left_out = Stops(out, walked(unwind, data), vdso(folder)).write(data)
+        counts = Stops(out, walked(unwind, data), vdso(folder)).write(data)
     with open(path, "rb") as stops:
         done = subprocess.run([reference], stdin=stops, stdout=subprocess.PIPE, text=True,
                               check=False)
@@ -56,7 +56,6 @@ def compare(reference, unwind, data, folder):
     if done.returncode not in (0, 1):
         raise ValueError(f"{reference}: {done.returncode}\n{done.stdout}")
     last = done.stdout.splitlines()[-1]
-    counts = collections.Counter(left_out)
     for count, kind, is_complete, end, guess in KINDS.findall(last):
         counts[kind, is_complete == "complete", end == "whole", bool(guess)] += int(count)
     counts["astray"] = sum(int(count) for count in ASTRAY.findall(last))
@@ -100,7 +99,7 @@ class Stops:
         self.out, self.stacks, self.vdso = out, stacks, vdso_path
         # Mapped code by process; a new list with each change.
         self.spaces, self.told, self.has_files = {}, None, False
-        self.left_out = {"too deep": 0, "no file": 0}
+        self.left_out = collections.Counter()
 
     def write(self, data):
         """Writes the stops of a recording; returns how many it leaves out, and why."""
