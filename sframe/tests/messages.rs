@@ -154,7 +154,6 @@ fn every_reason_of_a_loss_says_something_of_its_own_and_has_a_name() {
         CfiOmissionReason::Cfi(CfiError::FpExpression { at: 0x10 }),
         CfiOmissionReason::Cfi(CfiError::FpUndefined),
         CfiOmissionReason::Cfi(CfiError::StackPointer),
-        CfiOmissionReason::Cfi(CfiError::EhReturn),
         CfiOmissionReason::Cfi(CfiError::Register(300)),
         CfiOmissionReason::Cfi(CfiError::Offset(1 << 40)),
     ];

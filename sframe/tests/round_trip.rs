@@ -84,6 +84,9 @@ fn rules(abi: Abi, row: Row) -> (bool, CfaRule, RegRule, RegRule, bool) {
     let cfa = match row.cfa() {
         CfaRule::Register(base, offset) => CfaRule::Register(neutral(abi, base), offset),
         CfaRule::AtRegister(base, offset) => CfaRule::AtRegister(neutral(abi, base), offset),
+        CfaRule::AtRegisterPlus(base, offset, plus) => {
+            CfaRule::AtRegisterPlus(neutral(abi, base), offset, plus)
+        }
     };
     let [ra, fp] = [row.ra(), row.fp()].map(|rule| neutral_rule(abi, rule));
     (false, cfa, ra, fp, row.is_ra_signed())
@@ -100,7 +103,9 @@ fn is_expressible(format: Format, abi: Abi, row: Row, in_blocks: bool) -> bool {
         return true;
     }
     let (_, cfa, ra, fp, signed) = rules(abi, row);
-    let (CfaRule::Register(_, cfa_offset) | CfaRule::AtRegister(_, cfa_offset)) = cfa;
+    let (CfaRule::Register(_, cfa_offset) | CfaRule::AtRegister(_, cfa_offset)) = cfa else {
+        return false;
+    };
     let s390x = abi == Abi::S390xBig;
     let aarch64 = matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
     let above = i64::from(cfa_offset) - 160;

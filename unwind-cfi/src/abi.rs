@@ -120,6 +120,20 @@ impl RegisterNumbers {
         Some(RegRule::Register(self.base(register)?, 0))
     }
 
+    /// Where a caller's stack pointer is, less the CFA.
+    pub(crate) const fn sp_below_cfa(&self) -> i32 {
+        if self.saves_sp { -160 } else { 0 }
+    }
+
+    /// The number of a register as rows name it.
+    pub(crate) fn number(&self, base: BaseReg) -> u16 {
+        match base {
+            BaseReg::Sp => self.sp.into(),
+            BaseReg::Fp => self.fp.into(),
+            BaseReg::Reg(register) => register.0.into(),
+        }
+    }
+
     /// How rows name a register; `None` if they have no room for it.
     #[inline]
     pub(crate) fn base(&self, register: u16) -> Option<BaseReg> {

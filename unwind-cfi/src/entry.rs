@@ -23,7 +23,7 @@ pub struct Cie<'a> {
     pub(crate) is_signal: bool,
     pub(crate) key_b: bool,
     /// Its FDEs have augmentation data.
-    has_data: bool,
+    pub(crate) has_data: bool,
     pub(crate) address_encoding: DwEhPe,
     pub(crate) instructions: Reader<'a>,
 }
@@ -54,7 +54,7 @@ pub struct Fde<'a> {
     pub at: u64,
     /// The offset of its CIE in the section, in bytes.
     pub cie: u64,
-    rest: Reader<'a>,
+    pub(crate) rest: Reader<'a>,
 }
 
 impl Fde<'_> {
@@ -93,6 +93,12 @@ impl Cie<'_> {
     #[must_use]
     pub const fn is_signal(&self) -> bool {
         self.is_signal
+    }
+
+    /// What of it is needed in a frame: the column of the return address, and whether the code is a
+    /// signal trampoline.
+    pub(crate) const fn frame_facts(&self) -> (u64, bool) {
+        (self.ra, self.is_signal)
     }
 
     /// AArch64: whether return addresses are signed by key B, and not by key A.
@@ -269,6 +275,15 @@ impl<'a> Entries<'a> {
     ///
     /// [`CfiError`] if there is none, or if it is malformed.
     pub fn cie(&self, at: u64) -> Result<Cie<'a>, CfiError> {
+        match self.frequent_cie(at) {
+            Some(cie) => Ok(cie),
+            None => self.read_cie(at),
+        }
+    }
+
+    /// The same of any form.
+    #[inline(never)]
+    pub(crate) fn read_cie(&self, at: u64) -> Result<Cie<'a>, CfiError> {
         let not_cie = CfiError::NotCie { at };
         let mut rest = self.whole;
         usize::try_from(at).ok().and_then(|at| rest.skip(at).ok()).ok_or(not_cie)?;
@@ -388,6 +403,15 @@ impl<'a> Entries<'a> {
     ///
     /// [`CfiError`] if it is malformed, or is not about [code](CfiSection::code).
     pub fn body(&self, fde: &Fde<'a>, cie: &Cie<'a>) -> Result<Body<'a>, CfiError> {
+        match self.frequent_body(fde, cie) {
+            Some(body) => Ok(body),
+            None => self.read_body(fde, cie),
+        }
+    }
+
+    /// The same of any form.
+    #[inline(never)]
+    pub(crate) fn read_body(&self, fde: &Fde<'a>, cie: &Cie<'a>) -> Result<Body<'a>, CfiError> {
         let mut r = fde.rest;
         let encoding = cie.address_encoding;
         let pointer = CfiError::Pointer(encoding.0);

@@ -96,9 +96,6 @@ pub enum CfiError {
     FpUndefined,
     /// The caller's stack pointer is not what the CFA says it is.
     StackPointer,
-    /// The function may [return to where an exception is caught](unwind_core::Row::with_eh_return), which
-    /// a table of rows cannot say.
-    EhReturn,
     /// A register that rows have no room for.
     Register(u16),
     /// An offset that does not fit 32 bits.
@@ -150,7 +147,6 @@ impl CfiError {
             Self::FpExpression { .. } => "fp-expression",
             Self::FpUndefined => "fp-undefined",
             Self::StackPointer => "stack-pointer",
-            Self::EhReturn => "eh-return",
             Self::Register(_) => "register",
             Self::Offset(_) => "offset",
             Self::SearchTableVersion(_) => "search-table-version",
@@ -210,7 +206,6 @@ impl CfiError {
             Self::SearchTableTruncated => 31,
             Self::OutsideSection { .. } => 32,
             Self::CieTooLong => 33,
-            Self::EhReturn => 34,
         }
     }
 
@@ -286,9 +281,6 @@ impl fmt::Display for CfiError {
             }
             Self::FpUndefined => f.write_str("the frame pointer is lost"),
             Self::StackPointer => f.write_str("the caller's stack pointer is not the cfa"),
-            Self::EhReturn => {
-                f.write_str("the function may return to where an exception is caught")
-            }
             Self::Register(number) => write!(f, "register {number} in a rule"),
             Self::Offset(offset) => write!(f, "offset {offset} in a rule"),
             Self::SearchTableVersion(version) => {

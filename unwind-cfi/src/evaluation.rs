@@ -87,7 +87,7 @@ pub(crate) fn row_of(
     let registers = &entries.registers;
     let row = match rules.row(registers, cie.ra) {
         Some(row) => row,
-        None => match rules.no_row(registers, cie.ra) {
+        None => match rules.no_row(registers, cie.ra, entries.section().addr) {
             NoRow::Blocks(_, after, step) if step.is_reached_at(pc) => after,
             NoRow::Blocks(before, ..) => before,
             // The kernel saved all registers for a signal handler.

@@ -7,7 +7,7 @@ use crate::{
     entry::{Body, Cie, Entries},
     error::CfiError,
     reader::Reader,
-    rules::{Cfa, Reg, Rules, Signed},
+    rules::{Cfa, Leaving, Reg, Rules, Signed},
     states::States,
     work_counter,
 };
@@ -104,18 +104,22 @@ impl<'a> Run<'_, '_, 'a> {
     #[inline(never)]
     pub(crate) fn run_to(&mut self, target: u64) -> Result<bool, (Stop, Reader<'a>)> {
         loop {
-            let before = self.instructions;
-            let Ok(byte) = self.instructions.read_u8() else { return Ok(false) };
-            match self.instruction(byte) {
-                Ok(Some(next)) if next > target => {
-                    if self.rules.is_eh_return(&self.entries.registers) {
-                        self.look_ahead();
+            if !self.run_frequent(target) {
+                let before = self.instructions;
+                let Ok(byte) = self.instructions.read_u8() else { return Ok(false) };
+                match self.instruction(byte) {
+                    Ok(Some(next)) if next > target => {}
+                    Ok(next) => {
+                        self.at = next.unwrap_or(self.at);
+                        continue;
                     }
-                    return Ok(true);
+                    Err(stop) => return Err((stop, before)),
                 }
-                Ok(next) => self.at = next.unwrap_or(self.at),
-                Err(stop) => return Err((stop, before)),
             }
+            if self.rules.is_eh_return(&self.entries.registers) {
+                self.look_ahead();
+            }
+            return Ok(true);
         }
     }
 
@@ -125,16 +129,15 @@ impl<'a> Run<'_, '_, 'a> {
     #[inline(never)]
     fn look_ahead(&mut self) {
         let rules = self.rules;
-        let (sp, word) = (self.entries.registers.sp.into(), self.entries.registers.word.into());
+        let entries = self.entries;
+        let leaving = |rules: &Rules| rules.leaving(&entries.registers);
         let mut is_last = false;
         let returns = loop {
-            // It goes to the handler by one of these.
-            if is_last || matches!(self.rules.cfa, Cfa::Register(0..=2, _)) {
+            if is_last || leaving(&self.rules) == Some(Leaving::ToHandler) {
                 break false;
             }
             is_last = !matches!(self.next(), Ok(Some(_)));
-            // All that is left of the frame is the return address.
-            if self.rules.cfa == Cfa::Register(sp, word) {
+            if leaving(&self.rules) == Some(Leaving::ToCaller) {
                 break true;
             }
         };
@@ -300,7 +303,7 @@ impl<'a> Run<'_, '_, 'a> {
     }
 
     #[inline]
-    fn set(&mut self, register: u64, rule: impl FnOnce() -> Reg) {
+    pub(crate) fn set(&mut self, register: u64, rule: impl FnOnce() -> Reg) {
         let slot = if register == self.entries.registers.kept.into() {
             &mut self.rules.kept
         } else if register == self.cie.ra {
@@ -351,7 +354,7 @@ impl<'a> Run<'_, '_, 'a> {
     }
 
     #[inline]
-    fn set_cfa(&mut self, cfa: Cfa) {
+    pub(crate) fn set_cfa(&mut self, cfa: Cfa) {
         self.rules.cfa = cfa;
         self.changed = self.changed.max(Changed::Cfa);
     }
@@ -429,6 +432,7 @@ impl<'a> Run<'_, '_, 'a> {
     fn expression(&mut self) -> Result<(Reader<'a>, u64), Stop> {
         let len = self.uleb()?;
         let at = self.entries.offset(&self.instructions);
+        let at = self.entries.section().addr.wrapping_add(at);
         let len = usize::try_from(len).map_err(|_| Stop::Truncated)?;
         let expression = self.instructions.split(len).map_err(|_| Stop::Truncated)?;
         Ok((expression, at))

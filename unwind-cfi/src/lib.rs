@@ -13,6 +13,7 @@
 //! | a loaded object: finds the row of a pc | [`CfiTable`] |
 //! | all loaded objects, for a walk | [`CfiSource`] |
 //! | the same in another program's memory, or in a file that is read in parts | [`RemoteCfi`], [`RemoteCfiSource`] |
+//! | rules that come to a row in one frame alone | [`FrameRules`] |
 //! | an index, where the linker left no search table | [`index`] |
 //! | what is malformed, or what no row can express | [`CfiError`] |
 //! | all entries and all their rows, one after the other | [`Entries`], [`Rows`] |
@@ -22,11 +23,12 @@
 //! # What a row cannot express
 //!
 //! A row has rules for the CFA, the return address and the frame pointer. A DWARF expression is
-//! evaluated if a rule can express it: the sum of a register and constants, a word of memory at
-//! such a sum, and the CFA of lazy linkage tables, which grows by a step within each entry. A
-//! signal trampoline whose rules are other expressions has the row of a
-//! [signal context](unwind_core::Row::signal_context). For everything else a lookup returns a
-//! [`CfiError`] that is no [fault](CfiError::is_fault).
+//! a rule if that can express it: the sum of a register and constants, a word of memory at such
+//! a sum and a few slots more, and the CFA of lazy linkage tables, which grows by a step within each
+//! entry. Any other is evaluated in the frame, by [`FrameRules`]: the sources do so on their own.
+//! A signal trampoline with such rules has the row of a
+//! [signal context](unwind_core::Row::signal_context) if no frame is known. For everything else
+//! a lookup returns a [`CfiError`] that is no [fault](CfiError::is_fault).
 //!
 //! # Untrusted input
 //!
@@ -75,7 +77,10 @@ mod error;
 mod evaluation;
 mod execute;
 mod expression;
+mod frame_rules;
+mod frequent;
 mod index;
+mod operations;
 mod reader;
 mod remote;
 mod rows;
@@ -93,10 +98,11 @@ pub use entry::{Body, Cie, EncodedPointer, Entries, ExceptionData, Fde};
 pub use error::CfiError;
 pub use evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED};
 pub use expression::Step;
+pub use frame_rules::FrameRules;
 pub use index::{IndexEntry, TooFewSlots, index};
 pub use remote::{CfiScratch, RemoteCfi, RemoteCfiError};
 pub use rows::{RowChange, Rows};
-pub use rules::{NoRow, Rules};
+pub use rules::{Leaving, NoRow, Rules};
 pub use section::CfiSection;
 pub use source::{CfiSource, RemoteCfiSource};
 pub use states::States;

@@ -3,13 +3,17 @@
 
 use core::{convert::Infallible, fmt};
 
-use unwind_core::{DwarfReg, Memory, ReadError, RegisterRules, Row, RowKey, TableError, VirtAddr};
+use unwind_core::{
+    DwarfReg, FrameContext, Memory, ReadError, RegisterRules, Registers, Row, RowKey, TableError,
+    VirtAddr,
+};
 
 use crate::{
     abi::CfiAbi,
     entry::{Body, Cie, Entries},
     error::CfiError,
     evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED, row_of},
+    frame_rules::FrameRules,
     rules::Rules,
     search_table::{ENTRY_LEN, HEADER_LEN, SearchEntry, SearchHeader},
     section::CfiSection,
@@ -222,6 +226,66 @@ impl RemoteCfi {
         })
     }
 
+    /// The row of a frame, by [`find_row`](Self::find_row) for its
+    /// [lookup address](FrameContext::lookup_addr), or where it takes the frame's registers and
+    /// memory, by the [rules](Self::find_frame_rules).
+    ///
+    /// # Errors
+    ///
+    /// As `find_row`, and [`FrameRules::row`].
+    #[inline]
+    pub fn find_row_in<R: Registers, M: Memory>(
+        &self,
+        frame: &FrameContext<'_, R>,
+        mem: &mut M,
+        scratch: &mut CfiScratch,
+    ) -> Result<Option<Row>, RemoteCfiError> {
+        let addr = frame.lookup_addr().get();
+        let mut found = self.find_row(mem, addr, scratch);
+        if Self::may_say_more(&found) {
+            // What cannot be read now was read a moment ago.
+            if let Some(rules) = &self.find_frame_rules(mem, addr, scratch)? {
+                found = Ok(Some(rules.row(frame, mem)?));
+            }
+        }
+        found
+    }
+
+    /// As [`FrameRules::may_say_more`].
+    const fn may_say_more(found: &Result<Option<Row>, RemoteCfiError>) -> bool {
+        match found {
+            Ok(row) => FrameRules::may_say_more(&Ok(*row)),
+            Err(RemoteCfiError::Cfi(error)) => FrameRules::may_say_more(&Err(*error)),
+            Err(RemoteCfiError::Unreadable { .. }) => false,
+        }
+    }
+
+    /// The rules for an address of the code, where some are expressions that no row can say:
+    /// they have a row in a frame. `None` if there are none such, or no FDE is about the address.
+    ///
+    /// It takes as long as [`find_row`](Self::find_row), so who looks for a row asks that first,
+    /// and this where [it may say more](FrameRules::may_say_more), and up to three reads more.
+    ///
+    /// # Errors
+    ///
+    /// As `find_row`, of what cannot be read or is malformed.
+    #[cold]
+    #[inline(never)]
+    pub fn find_frame_rules<M: Memory>(
+        &self,
+        mem: &mut M,
+        addr: u64,
+        scratch: &mut CfiScratch,
+    ) -> Result<Option<FrameRules>, RemoteCfiError> {
+        let found = self.find(mem, addr, scratch, None, |rules, entries, cie, _| {
+            Ok((*rules, entries.abi(), cie.frame_facts()))
+        })?;
+        let Some((rules, abi, cie)) = found else { return Ok(None) };
+        let copy = |at: u64, bytes: &mut [u8]| read(mem, at, bytes);
+        let found = FrameRules::new(&rules, abi, cie, self.header.eh_frame, copy)?;
+        Ok(found.map(|found| found.loaded(self.bias)))
+    }
+
     /// The rules of the [other registers](RegisterRules) for an address of the code; `None`
     /// if no FDE is about it. A register that no rule can tell is undefined.
     ///
@@ -244,6 +308,42 @@ impl RemoteCfi {
             rules.add(DwarfReg(register), rule);
         }
         Ok(Some(rules))
+    }
+
+    /// The number of the first entry of the search table that starts before the one before it;
+    /// `None` if they are in order, as a search needs: of a table that is not, it misses
+    /// rows that an [index](crate::index) has.
+    ///
+    /// It reads the whole table once, 8 bytes an entry, by at most 320 at a time, up to
+    /// the first that is not in order.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteCfiError::Unreadable`].
+    pub fn find_disorder<M: Memory>(
+        &self,
+        mem: &mut M,
+        scratch: &mut CfiScratch,
+    ) -> Result<Option<u32>, RemoteCfiError> {
+        let mut addr = self.header_addr.wrapping_add(12);
+        let (mut index, mut before) = (0_u32, i32::MIN);
+        while index < self.header.count {
+            let (window, _) = scratch.window.as_chunks_mut::<ENTRY_LEN>();
+            let left = self.header.count.wrapping_sub(index);
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(window.len());
+            let window = window.get_mut(..len).unwrap_or_default();
+            read(mem, addr, window.as_flattened_mut())?;
+            for entry in window.iter() {
+                let start = SearchEntry::read(*entry).start;
+                if start < before {
+                    return Ok(Some(index));
+                }
+                before = start;
+                index = index.wrapping_add(1);
+                addr = addr.wrapping_add(8);
+            }
+        }
+        Ok(None)
     }
 
     /// What an answer makes of the rules for an address.

@@ -6,7 +6,7 @@ use crate::{
     entry::{Body, Cie, Entries},
     error::CfiError,
     execute::{Changed, Run, Stop},
-    rules::{NoRow, Rules},
+    rules::{Leaving, NoRow, Rules},
     states::States,
 };
 
@@ -24,6 +24,9 @@ impl Cie<'_> {
         remembered: &mut States<'_>,
     ) -> Result<Rules, CfiError> {
         remembered.set(&[]);
+        if let Some(rules) = self.frequent_rules(entries) {
+            return Ok(rules);
+        }
         let mut run = Run {
             entries,
             cie: self,
@@ -116,14 +119,32 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
 
     /// The row that was run to; `None` if no row says what [holds](Self::no_row).
     ///
-    /// No row of a table can say that a function may
-    /// [return to where an exception is caught](Row::with_eh_return), so there is none of such a function.
+    /// There is none of what a row can say and no row of a table: a CFA that is
+    /// [a word of memory and an addend](CfaRule::AtRegisterPlus).
+    ///
+    /// It does not say whether the function [may return to where an exception is
+    /// caught](Self::is_eh_return), which depends on the rows after it.
     #[inline]
     #[must_use]
     pub fn row(&self) -> Option<Row> {
         let Run { entries, cie, rules, .. } = &self.run;
-        let has_row = self.stop.is_none() && !rules.is_eh_return(&entries.registers);
+        let has_row = self.stop.is_none() && !rules.adds_to_load();
         if has_row { rules.row(&entries.registers, cie.ra) } else { None }
+    }
+
+    /// Whether registers are saved there as only a function does that may return to where an
+    /// exception is caught: see [`Row::with_eh_return`]. It is not on its way to there if, in the order
+    /// of addresses, it [leaves](Self::leaving) to its caller first.
+    #[inline]
+    #[must_use]
+    pub const fn is_eh_return(&self) -> bool {
+        self.run.rules.is_eh_return(&self.run.entries.registers)
+    }
+
+    /// Where the function goes from the last row that was run to, if nothing is left of its frame there.
+    #[must_use]
+    pub fn leaving(&self) -> Option<Leaving> {
+        self.run.rules.leaving(&self.run.entries.registers)
     }
 
     /// What holds there in place of a row.
@@ -133,8 +154,7 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
         let Run { entries, cie, rules, .. } = &self.run;
         match self.stop {
             Some(stop) => NoRow::Error(self.run.reason(stop)),
-            None if rules.is_eh_return(&entries.registers) => NoRow::Error(CfiError::EhReturn),
-            None => rules.no_row(&entries.registers, cie.ra),
+            None => rules.no_row(&entries.registers, cie.ra, entries.section().addr),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The rules of the CFA, the return address, the frame pointer and the stack pointer, and
 //! the row that they come to.
 
-use unwind_core::{BaseReg, CfaRule, RegRule, Row};
+use unwind_core::{Addend, BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
     abi::RegisterNumbers,
@@ -14,8 +14,11 @@ use crate::{
 /// state of three registers is copied often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRule {
-    /// The expression at this offset of the section.
-    Expression(u64),
+    /// The expression of this many bytes at this address, by which the section counts. Of a
+    /// register: of where it is.
+    Expression(u16, u64),
+    /// The same, of a register's value.
+    ValueExpression(u16, u64),
     /// `*(register + offset) + plus`.
     LoadPlus(u16, i32, i32),
     Register(u16),
@@ -25,9 +28,11 @@ pub(crate) enum NoRule {
 impl NoRule {
     /// The reason, if an expression is `otherwise`, which tells of one at the section's start.
     #[inline(never)]
-    fn reason(self, otherwise: CfiError) -> CfiError {
+    fn reason(self, otherwise: CfiError, section: u64) -> CfiError {
         match self {
-            Self::Expression(at) => otherwise.moved(at),
+            Self::Expression(_, at) | Self::ValueExpression(_, at) => {
+                otherwise.moved(at.wrapping_sub(section))
+            }
             Self::LoadPlus(register, offset, plus) => {
                 CfiError::CfaLoadPlus { register, offset, plus }
             }
@@ -40,6 +45,11 @@ impl NoRule {
 #[inline]
 fn narrow(offset: i64) -> Result<i32, NoRule> {
     i32::try_from(offset).map_err(|_| NoRule::Offset(offset))
+}
+
+/// The length of an expression, as far as it matters.
+fn length(expression: &Reader<'_>) -> u16 {
+    u16::try_from(expression.len()).unwrap_or(u16::MAX)
 }
 
 #[inline]
@@ -71,6 +81,7 @@ impl Cfa {
         at: u64,
         registers: &RegisterNumbers,
     ) -> Self {
+        let len = length(&expression);
         let value = expression::evaluate(expression, None, registers);
         let rule = || match value {
             Some(Value::Register(register, offset)) => {
@@ -80,12 +91,14 @@ impl Cfa {
                 Ok(Self::Rule(CfaRule::AtRegister(base(registers, register)?, narrow(offset)?)))
             }
             Some(Value::LoadPlus(register, offset, plus)) => {
-                Err(NoRule::LoadPlus(register, narrow(offset)?, narrow(plus)?))
+                let (offset, plus) = (narrow(offset)?, narrow(plus)?);
+                let addend = Addend::new(plus).ok_or(NoRule::LoadPlus(register, offset, plus))?;
+                Ok(Self::Rule(CfaRule::AtRegisterPlus(base(registers, register)?, offset, addend)))
             }
             Some(Value::Blocks(register, offset, step)) => {
                 Ok(Self::Blocks(base(registers, register)?, narrow(offset)?, step))
             }
-            _ => Err(NoRule::Expression(at)),
+            _ => Err(NoRule::Expression(len, at)),
         };
         rule().unwrap_or_else(Self::None)
     }
@@ -103,8 +116,16 @@ impl Cfa {
         }
     }
 
+    /// What has no rule.
+    pub(crate) const fn none(&self) -> Option<NoRule> {
+        match self {
+            Self::None(none) => Some(*none),
+            _ => None,
+        }
+    }
+
     /// Why there is no rule.
-    fn reason(&self, registers: &RegisterNumbers) -> CfiError {
+    fn reason(&self, registers: &RegisterNumbers, section: u64) -> CfiError {
         let none = match *self {
             Self::Register(register, offset) => {
                 let fault = base(registers, register).and_then(|_| narrow(offset));
@@ -113,7 +134,7 @@ impl Cfa {
             Self::None(none) => none,
             _ => return CfiError::NoCfa,
         };
-        none.reason(CfiError::CfaExpression { at: 0 })
+        none.reason(CfiError::CfaExpression { at: 0 }, section)
     }
 }
 
@@ -150,6 +171,7 @@ impl Reg {
         is_value: bool,
         registers: &RegisterNumbers,
     ) -> Self {
+        let len = length(&expression);
         let value = expression::evaluate(expression, Some(Value::Cfa(0)), registers);
         let rule = || {
             Ok(match (value, is_value) {
@@ -164,7 +186,8 @@ impl Reg {
                     RegRule::Offset(narrow(offset)?)
                 }
                 (Some(Value::Cfa(offset)), true) => RegRule::ValOffset(narrow(offset)?),
-                _ => return Err(NoRule::Expression(at)),
+                _ if is_value => return Err(NoRule::ValueExpression(len, at)),
+                _ => return Err(NoRule::Expression(len, at)),
             })
         };
         rule().map_or_else(Self::None, Self::Rule)
@@ -193,6 +216,15 @@ pub struct Rules {
     pub(crate) signed: Signed,
     /// Which of the registers 0 to 2 are saved, a bit each.
     pub(crate) saved: u8,
+}
+
+/// Where a function goes that has taken its frame down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// All that is left is the return address.
+    ToCaller,
+    /// The CFA is in one of the registers that pass data to where an exception is caught.
+    ToHandler,
 }
 
 /// What rules come to that is not one row.
@@ -229,6 +261,19 @@ impl Rules {
     #[inline]
     pub(crate) const fn is_eh_return(&self, registers: &RegisterNumbers) -> bool {
         self.saved == registers.saved_for_handlers && self.saved != 0
+    }
+
+    /// Where the function goes, if nothing but the return address is left of its frame.
+    pub(crate) fn leaving(&self, registers: &RegisterNumbers) -> Option<Leaving> {
+        match self.cfa {
+            Cfa::Register(0..=2, _) => Some(Leaving::ToHandler),
+            Cfa::Register(register, offset)
+                if register == registers.sp.into() && offset == registers.word.into() =>
+            {
+                Some(Leaving::ToCaller)
+            }
+            _ => None,
+        }
     }
 
     /// The row that says the same, if one does. `column` is that of the return
@@ -272,13 +317,20 @@ impl Rules {
     /// the CFA.
     #[inline]
     pub(crate) fn only_cfa(&self, registers: &RegisterNumbers) -> Option<CfaRule> {
-        if self.sp == Reg::Unset { self.cfa.rule(registers) } else { None }
+        if self.sp == Reg::Unset && !self.adds_to_load() { self.cfa.rule(registers) } else { None }
     }
 
-    /// What the rules come to where [`row`](Self::row) finds no row.
-    pub(crate) fn no_row(&self, registers: &RegisterNumbers, column: u64) -> NoRow {
+    /// Whether the CFA is a word that was loaded and something else, which rows can say and no
+    /// table can.
+    #[inline]
+    pub(crate) const fn adds_to_load(&self) -> bool {
+        matches!(self.cfa, Cfa::Rule(CfaRule::AtRegisterPlus(..)))
+    }
+
+    /// What the rules come to where [`row`](Self::row) finds no row, of a section at this address.
+    pub(crate) fn no_row(&self, registers: &RegisterNumbers, column: u64, section: u64) -> NoRow {
         let Cfa::Blocks(base, offset, step) = self.cfa else {
-            return NoRow::Error(self.reason(registers, column));
+            return NoRow::Error(self.reason(registers, column, section));
         };
         let height = i32::try_from(step.height).unwrap_or(i32::MAX);
         let Some(after) = offset.checked_add(height) else {
@@ -290,43 +342,52 @@ impl Rules {
         });
         match (before, after) {
             (Some(before), Some(after)) => NoRow::Blocks(before, after, step),
-            _ => NoRow::Error(self.reason(registers, column)),
+            _ => NoRow::Error(self.reason(registers, column, section)),
         }
     }
 
-    /// Why there is no row.
-    fn reason(&self, registers: &RegisterNumbers, column: u64) -> CfiError {
+    /// Why there is no row, of a section at this address.
+    pub(crate) fn reason(
+        &self,
+        registers: &RegisterNumbers,
+        column: u64,
+        section: u64,
+    ) -> CfiError {
         match self.ra {
-            Reg::None(none) => return none.reason(CfiError::RaExpression { at: 0 }),
+            Reg::None(none) => return none.reason(CfiError::RaExpression { at: 0 }, section),
             Reg::Unset | Reg::Rule(RegRule::SameValue) if registers.unsaved(column).is_none() => {
                 return CfiError::NoReturnAddress;
             }
             _ => {}
         }
         match self.kept {
-            Reg::None(none) => return none.reason(CfiError::FpExpression { at: 0 }),
+            Reg::None(none) => return none.reason(CfiError::FpExpression { at: 0 }, section),
             Reg::Rule(RegRule::Undefined) => return CfiError::FpUndefined,
             _ => {}
         }
         let cfa = self.cfa.rule(registers);
         if cfa.is_none() && !matches!(self.cfa, Cfa::Blocks(..)) {
-            return self.cfa.reason(registers);
+            return self.cfa.reason(registers, section);
         }
-        match (self.sp_is_cfa(cfa, registers), self.signed) {
-            (false, _) => CfiError::StackPointer,
-            (true, Signed::WithPc) => CfiError::RaSignedWithPc,
-            (true, _) => CfiError::RaSignState,
+        match (self.sp_is_cfa(cfa, registers), self.signed, cfa) {
+            (false, ..) => CfiError::StackPointer,
+            // A row of a table cannot say it.
+            (true, Signed::No, Some(CfaRule::AtRegisterPlus(base, offset, plus))) => {
+                let register = registers.number(base);
+                CfiError::CfaLoadPlus { register, offset, plus: plus.bytes() }
+            }
+            (true, Signed::WithPc, _) => CfiError::RaSignedWithPc,
+            (true, ..) => CfiError::RaSignState,
         }
     }
 
     /// A table has no rule for SP: it is what the CFA says.
     #[inline]
     fn sp_is_cfa(&self, cfa: Option<CfaRule>, registers: &RegisterNumbers) -> bool {
-        let below_cfa = if registers.saves_sp { -160 } else { 0 };
         match (self.sp, cfa) {
             (Reg::Unset, _) => true,
             (Reg::Rule(RegRule::Offset(_)), _) => registers.saves_sp,
-            (Reg::Rule(RegRule::ValOffset(offset)), _) => offset == below_cfa,
+            (Reg::Rule(RegRule::ValOffset(offset)), _) => offset == registers.sp_below_cfa(),
             (Reg::Rule(RegRule::Register(base, offset)), Some(CfaRule::Register(cfa, at)))
             | (Reg::Rule(RegRule::AtRegister(base, offset)), Some(CfaRule::AtRegister(cfa, at))) => {
                 (base, offset) == (cfa, at) && !registers.saves_sp

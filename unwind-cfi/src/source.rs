@@ -64,10 +64,11 @@ impl<A: Arch, const N: usize> RowSource<A> for CfiSource<'_, '_, N> {
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, A::Regs>,
-        _: &mut M,
+        mem: &mut M,
     ) -> Result<Option<Row>, CfiError> {
         let addr = frame.lookup_addr();
-        self.table::<A>(addr)?.map_or(Ok(None), |table| table.find_row(addr.get()))
+        let Some(table) = self.table::<A>(addr)? else { return Ok(None) };
+        table.find_row_in(frame, mem)
     }
 
     fn register_rules<M: Memory>(
@@ -121,7 +122,7 @@ impl<A: Arch, const N: usize> RowSource<A> for RemoteCfiSource<'_, N> {
     ) -> Result<Option<Row>, RemoteCfiError> {
         let addr = frame.lookup_addr();
         let Some(object) = self.object::<A>(addr)? else { return Ok(None) };
-        object.find_row(mem, addr.get(), self.scratch)
+        object.find_row_in(frame, mem, self.scratch)
     }
 
     fn register_rules<M: Memory>(

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use unwind_core::{DwarfReg, RegisterRules, Row, RowKey};
+use unwind_core::{DwarfReg, FrameContext, Memory, RegisterRules, Registers, Row, RowKey};
 
 use crate::{
     abi::CfiAbi,
@@ -10,6 +10,7 @@ use crate::{
     error::CfiError,
     evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED, row_of},
     execute::Run,
+    frame_rules::FrameRules,
     index::IndexEntry,
     rules::Rules,
     search_table::SearchTable,
@@ -115,6 +116,67 @@ impl<'a> CfiTable<'a> {
         let rules = place.evaluate(&self.entries);
         let rules = rules.as_ref().map_err(|error| *error)?;
         row_of(rules, &self.entries, &place.cie, place.pc).map(Some)
+    }
+
+    /// The row of a frame, by [`find_row`](Self::find_row) for its
+    /// [lookup address](FrameContext::lookup_addr), or where it takes the frame's registers and
+    /// memory, by the [rules](Self::find_frame_rules). `mem` is the memory of the program.
+    ///
+    /// # Errors
+    ///
+    /// As `find_row`, and [`FrameRules::row`].
+    #[inline]
+    pub fn find_row_in<R: Registers, M: Memory>(
+        &self,
+        frame: &FrameContext<'_, R>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, CfiError> {
+        // Returned where it is, so that it is not copied on the stack.
+        let mut found = self.find_row(frame.lookup_addr().get());
+        if FrameRules::may_say_more(&found) {
+            self.ask_frame(frame, mem, &mut found);
+        }
+        found
+    }
+
+    /// Puts the row of the frame in place of what was found without it, if rules are such.
+    #[cold]
+    #[inline(never)]
+    fn ask_frame<R: Registers, M: Memory>(
+        &self,
+        frame: &FrameContext<'_, R>,
+        mem: &mut M,
+        found: &mut Result<Option<Row>, CfiError>,
+    ) {
+        if let Ok(Some(rules)) = &self.find_frame_rules(frame.lookup_addr().get()) {
+            *found = rules.row(frame, mem).map(Some);
+        }
+    }
+
+    /// The rules for an address of the code, where some are expressions that no row can say:
+    /// they have a row in a frame. `None` if there are none such, or no FDE is about the address.
+    ///
+    /// It takes as long as [`find_row`](Self::find_row), so who looks for a row asks that first,
+    /// and this where [it may say more](FrameRules::may_say_more).
+    ///
+    /// # Errors
+    ///
+    /// As `find_row`, of what is malformed.
+    #[cold]
+    #[inline(never)]
+    pub fn find_frame_rules(&self, addr: u64) -> Result<Option<FrameRules>, CfiError> {
+        let Some(place) = self.find_place(addr)? else { return Ok(None) };
+        let rules = place.evaluate(&self.entries)?;
+        let section = self.entries.section();
+        let copy = |at: u64, bytes: &mut [u8]| {
+            let from = usize::try_from(at.wrapping_sub(section.addr)).ok();
+            let from = from.and_then(|from| section.bytes.get(from..)?.get(..bytes.len()));
+            bytes.copy_from_slice(from.ok_or(CfiError::Truncated)?);
+            Ok::<_, CfiError>(())
+        };
+        let abi = self.entries.abi();
+        let found = FrameRules::new(&rules, abi, place.cie.frame_facts(), section.addr, copy)?;
+        Ok(found.map(|found| found.loaded(self.bias)))
     }
 
     /// The rules of the [other registers](RegisterRules) for an address of the code; `None`

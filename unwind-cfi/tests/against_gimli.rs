@@ -7,11 +7,12 @@ mod gimli_frames;
 
 use gimli::{CieOrFde, RunTimeEndian, UnwindSection as _};
 use gimli_files::compare;
-use gimli_frames::{Deep, Machine, Reader};
+use gimli_frames::{Caller, Deep, Machine, Reader};
 use proptest::{collection::vec, prelude::*, sample::select};
 use test_support::Compiler;
 use testdata::{CfiBuilder, Cie};
 use unwind_cfi::{CfiAbi, CfiSection, CfiTable, Entries, IndexEntry, index};
+use unwind_core::{FrameContext, FramePc, Registers as _, VirtAddr};
 
 /// At least `least` places are compared, none of which differs.
 fn check(bytes: &[u8], least: u64) {
@@ -68,7 +69,7 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn register(abi: CfiAbi) -> impl Strategy<Value = u64> {
-    let (sp, fp, ra) = Machine { abi, pc: 0, seed: 0 }.numbers();
+    let (sp, fp, ra) = Machine { abi, pc: 0, seed: 0, bits: u64::MAX }.numbers();
     let known = [fp, fp, fp, ra, ra, sp].map(u64::from).to_vec();
     prop_oneof![6 => select(known), 2 => 0_u64..8]
 }
@@ -131,6 +132,33 @@ fn cfi() -> impl Strategy<Value = Cfi> {
 
 const ADDR: u64 = 0x10_0000;
 
+/// Holds what rules come to in frames against gimli: in one whose values are anywhere, and in one
+/// where they are near each other.
+fn in_frames(
+    table: &CfiTable<'_>,
+    machine: Machine,
+    follow: impl Fn(Machine) -> Option<Caller>,
+) -> Result<(), TestCaseError> {
+    for bits in [u64::MAX, 0x3fff_fff8] {
+        let machine = Machine { bits, ..machine };
+        let pc = FramePc::Exact(VirtAddr::new(machine.pc));
+        let frame = FrameContext::new(pc, machine.sp(), machine.fp(), Some(&machine));
+        let Ok(Some(rules)) = table.find_frame_rules(machine.pc) else { continue };
+        let found = rules.row(&frame, &mut machine.clone());
+        let expected = follow(machine);
+        match (&found, expected) {
+            (Ok(row), Some(expected)) => {
+                let ours = machine.apply(row);
+                let same = ours.is_some_and(|ours| ours.agrees_with(expected));
+                prop_assert!(same, "{:#x}: {row:?} {ours:x?} {expected:x?}", machine.pc);
+            }
+            (Ok(row), None) => prop_assert!(row.needs().is_some(), "{row:?} where gimli has none"),
+            (Err(_), _) => {}
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(800) })]
 
@@ -168,12 +196,16 @@ proptest! {
             while let Ok(Some(row)) = rows.next_row() {
                 let end = row.end_address().min(fde.initial_address() + fde.len());
                 for pc in row.start_address()..end {
-                    let machine = Machine { abi: cfi.abi, pc, seed: pc * 0x1234_5677 };
+                    let machine = Machine { abi: cfi.abi, pc, seed: pc * 0x1234_5677, bits: u64::MAX };
                     let expected = machine.follow(&gimli_section, row, ra);
                     let found = table.find_row(pc);
                     match (&found, expected) {
                         // Two rules for one thing: no row says so.
-                        (Err(error), _) if !error.is_fault() => {}
+                        (Err(error), _) if !error.is_fault() => {
+                            in_frames(&table, machine, |machine| {
+                                machine.follow(&gimli_section, row, ra)
+                            })?;
+                        }
                         (Ok(Some(row)), Some(expected)) => {
                             let ours = machine.apply(row);
                             let same = ours.is_some_and(|ours| ours.agrees_with(expected));

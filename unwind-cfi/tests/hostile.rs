@@ -409,3 +409,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn u8_an_entry_of_a_search_table_that_is_not_in_order_is_found_in_one_bounded_pass() {
+    let starts = |count: u64| (0..count).map(|index| (CODE + 0x10 * index, 0)).collect::<Vec<_>>();
+    let find = |header: &[u8]| {
+        let mut target = Target::new(&[0; 4], header);
+        let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
+        target.reads = 0;
+        let found = remote.find_disorder(&mut target, &mut CfiScratch::new());
+        (found, target.reads, target.longest)
+    };
+    for count in [0, 1, 39, 40, 41, 500] {
+        let (found, reads, longest) = find(&header(&starts(count)));
+        assert_eq!(found, Ok(None), "{count}");
+        assert!(reads <= count.div_ceil(40) && longest <= 320, "{count}: {reads} {longest}");
+    }
+    // Wherever it is, at the edge of what is read at a time, too.
+    for wrong in [1, 39, 40, 41, 80, 499] {
+        let mut entries = starts(500);
+        entries[wrong].0 = CODE - 1;
+        let (found, ..) = find(&header(&entries));
+        assert_eq!(found, Ok(Some(u32::try_from(wrong).unwrap())));
+    }
+    // More entries than there is memory for.
+    let mut many = header(&starts(50));
+    many[8..12].fill(0xff);
+    assert!(matches!(find(&many), (Err(RemoteCfiError::Unreadable { .. }), 1..=3, _)));
+}

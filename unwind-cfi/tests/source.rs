@@ -395,3 +395,41 @@ fn what_exceptions_need_is_that_of_the_cie_and_of_the_fde() {
     let table = CfiTable::with_index(section, CfiAbi::X86_64, index);
     assert_eq!(table.find_exception_data(0x1010).unwrap().unwrap().lsda, None);
 }
+
+#[test]
+fn u2_a_cfa_that_was_saved_leads_through_a_stack_that_was_aligned() {
+    // As libcrypto: cfa = *(rsp+16)+8.
+    let saved = [0x0f, 5, 0x77, 16, 0x06, 0x23, 8];
+    let functions = [(0x1000, &saved[..]), (0x1100, &[0x0c, 6, 16, 0x86, 2]), (0x1200, &[])];
+    let stack = [0, 0, STACK + 0x28, 0, STACK + 0x40, 0x1110, 0, 0, STACK, 0x1210, 0];
+    let bytes = debug_frame(&cie(8), &functions);
+    let mut slots = [IndexEntry::default(); 4];
+    let mut modules = ModuleMap::<_, 4>::new();
+    modules.add(module(0x1000, table(&bytes, CfiAbi::X86_64, &mut slots))).unwrap();
+    let regs = X86_64Regs::new(0x1010, STACK, STACK + 0x40);
+    let (pcs, end) = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &stack);
+    assert_eq!((pcs, end), (vec![0x1010, 0x1110, 0x1210], End::ZeroReturnAddress));
+}
+
+#[test]
+fn u3_code_with_the_mark_of_a_signal_frame_goes_by_its_rules() {
+    // As OCaml's caml_c_call: the stack of before is at the top of this one, and may be lower.
+    let switched = [0x0f, 5, 0x77, 16, 0x06, 0x23, 8];
+    let mut builder = CfiBuilder::eh_frame(0);
+    let mut signal = Cie::amd64();
+    signal.augmentation = b"zRS";
+    let (plain, signal) = (builder.cie(&Cie::amd64()), builder.cie(&signal));
+    builder.fde(signal, 0x1000, 0x100, &switched);
+    builder.fde(plain, 0x1100, 0x100, &[]);
+    builder.fde(plain, 0x1200, 0x100, &[UNDEFINED, 16]);
+    let bytes = builder.build().to_vec();
+    let section = CfiSection::eh_frame(&bytes, 0);
+    let mut slots = [IndexEntry::default(); 4];
+    let index = index(Entries::new(section, CfiAbi::X86_64), &mut slots).unwrap();
+    let mut modules = ModuleMap::<_, 4>::new();
+    modules.add(module(0x1000, CfiTable::with_index(section, CfiAbi::X86_64, index))).unwrap();
+    let stack = [0, 0x1110, 0x1210, 0, 0, 0, STACK + 8, 0];
+    let regs = X86_64Regs::new(0x1010, STACK + 0x20, 7);
+    let (pcs, end) = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &stack);
+    assert_eq!((pcs, end), (vec![0x1010, 0x1110, 0x1210], End::Outermost));
+}

@@ -66,6 +66,14 @@ pub trait Arch {
         0
     }
 
+    /// Whether the instruction before `pc` is a call, so that `pc` may be a return address. `None`,
+    /// the default, if that cannot be told, as where the code is absent.
+    #[inline]
+    fn follows_call<M: Memory>(&self, pc: VirtAddr, mem: &mut M) -> Option<bool> {
+        let _ = (pc, mem);
+        None
+    }
+
     /// The registers of a caller: the saved return address, its stack pointer, its frame
     /// pointer if that is known, and of the others that calls preserve those of which
     /// `preserved` has the value.

@@ -104,7 +104,7 @@ impl<E: fmt::Display> fmt::Display for End<E> {
             Self::FrameLimit => f.write_str("more frames than room"),
             Self::NoRow => f.write_str("no source covers this pc"),
             Self::Step(error) => error.fmt(f),
-            Self::Table(error) => write!(f, "malformed table: {error}"),
+            Self::Table(error) => write!(f, "the table has no row that can be used: {error}"),
             Self::NotWalkable => f.write_str("no stack that can be walked"),
         }
     }
@@ -125,7 +125,7 @@ pub(crate) struct PackedEnd {
     table_code: u16,
     /// An address, a register's value or the number of a register.
     first: u64,
-    /// The stack pointer.
+    /// The stack pointer, or another address.
     second: u64,
 }
 
@@ -136,13 +136,18 @@ impl PackedEnd {
     /// The registers that have no number, as numbers.
     const SP: u64 = 0x100;
     const FP: u64 = 0x101;
+    /// The second number of a read that a supervisor's page has refused.
+    const SUPERVISOR: u64 = 1;
 
     pub(crate) fn new<E: TableError>(end: End<E>) -> Self {
         let none = Self { code: end.code(), ..Self::NONE };
         match end {
             End::Step(error) => {
                 let (first, second) = match error {
-                    StepError::Unreadable { addr, .. } => (addr.get(), 0),
+                    StepError::Unreadable { addr, error } => (
+                        addr.get(),
+                        if error == ReadError::Supervisor { Self::SUPERVISOR } else { 0 },
+                    ),
                     StepError::NoProgress { cfa: first, sp }
                     | StepError::FramePointerBelowStack { fp: first, sp } => (first, sp),
                     StepError::Misaligned { cfa: first }
@@ -150,6 +155,7 @@ impl PackedEnd {
                     | StepError::ZeroReturnAddress { cfa: first }
                     | StepError::NonCanonical { pc: first } => (first, 0),
                     StepError::NotCode { pc } | StepError::ReturnProbe { pc } => (pc.get(), 0),
+                    StepError::CallerBesideZero { cfa, pc } => (cfa, pc.get()),
                     StepError::UnknownRegister(BaseReg::Sp) => (Self::SP, 0),
                     StepError::UnknownRegister(BaseReg::Fp) => (Self::FP, 0),
                     StepError::UnknownRegister(BaseReg::Reg(reg)) => (reg.0.into(), 0),
@@ -171,9 +177,10 @@ impl PackedEnd {
     pub(crate) fn unpack(&self, last: impl FnOnce() -> VirtAddr) -> Option<End> {
         let Self { code, is_not_resident, table_code, first, second: sp } = *self;
         let addr = VirtAddr::new(first);
-        let error = match is_not_resident {
-            true => ReadError::NotResident,
-            false => ReadError::Invalid,
+        let error = match (is_not_resident, sp) {
+            (true, _) => ReadError::NotResident,
+            (false, Self::SUPERVISOR) => ReadError::Supervisor,
+            (false, _) => ReadError::Invalid,
         };
         Some(match code {
             1 => End::Outermost,
@@ -201,6 +208,7 @@ impl PackedEnd {
                 12 => StepError::BadRule,
                 13 => StepError::UnknownTrampoline,
                 14 => StepError::ReturnProbe { pc: addr },
+                15 => StepError::CallerBesideZero { cfa: first, pc: VirtAddr::new(sp) },
                 _ => return None,
             }),
         })
@@ -221,7 +229,7 @@ mod tests {
 
     const ADDR: VirtAddr = VirtAddr::new(0x7000);
 
-    fn ends() -> [End; 25] {
+    fn ends() -> [End; 27] {
         let fault = TableFault { addr: ADDR, code: 0x1234, is_not_resident: false };
         [
             End::Outermost,
@@ -233,6 +241,7 @@ mod tests {
             End::Table(TableFault { is_not_resident: true, ..fault }),
             End::Step(StepError::Unreadable { addr: ADDR, error: ReadError::Invalid }),
             End::Step(StepError::Unreadable { addr: ADDR, error: ReadError::NotResident }),
+            End::Step(StepError::Unreadable { addr: ADDR, error: ReadError::Supervisor }),
             End::Step(StepError::NoProgress { cfa: u64::MAX, sp: 1 }),
             End::Step(StepError::Misaligned { cfa: 3 }),
             End::Step(StepError::BeyondStack { cfa: 4 }),
@@ -249,6 +258,7 @@ mod tests {
             End::Step(StepError::BadRule),
             End::Step(StepError::UnknownTrampoline),
             End::Step(StepError::ReturnProbe { pc: ADDR }),
+            End::Step(StepError::CallerBesideZero { cfa: 7, pc: ADDR }),
         ]
     }
 
@@ -266,7 +276,7 @@ mod tests {
     fn the_number_of_each_end_is_the_documented_one() {
         let mut codes: Vec<u8> = ends().iter().map(End::code).collect();
         codes.dedup();
-        let steps = 33..=46;
+        let steps = 33..=47;
         assert_eq!(codes, (1..=6).chain(steps).collect::<Vec<_>>());
     }
 }

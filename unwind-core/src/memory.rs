@@ -15,6 +15,9 @@ pub enum ReadError {
     NotResident,
     /// Never: nothing is mapped there, or it is not the target's to read.
     Invalid,
+    /// Never on behalf of user code: the page is there, and is a supervisor's alone. Whoever
+    /// looks into code of the kernel reads as the kernel.
+    Supervisor,
 }
 
 impl fmt::Display for ReadError {
@@ -22,6 +25,7 @@ impl fmt::Display for ReadError {
         f.write_str(match self {
             Self::NotResident => "memory is not resident",
             Self::Invalid => "memory is not readable",
+            Self::Supervisor => "memory is not readable by user code, but by a supervisor",
         })
     }
 }

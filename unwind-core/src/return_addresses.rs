@@ -40,8 +40,7 @@ pub trait ReturnAddresses {
 
     /// A number that changes whenever an answer given before may no longer be
     /// right. `None` if there is none, as where an answer depends on the calls
-    /// before: each return address of a walk is then asked about, and
-    /// [`Walker::trace_incremental`](crate::Walker::trace_incremental) takes nothing over.
+    /// before: then no frame is asked about twice.
     #[inline]
     fn generation(&self) -> Option<u64> {
         None

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::num::NonZero;
 
+use crate::addr::VirtAddr;
 use crate::origin::Origin;
 use crate::register::{BaseReg, DwarfReg, WordSize};
 use crate::row::packed::{Packed, PackedBase};
@@ -35,6 +36,10 @@ impl Row {
     const GUESS: u8 = 8;
     const OTHER_STACK: u8 = 16;
     const EH_RETURN: u8 = 32;
+    const NEEDS: u8 = 64;
+
+    /// In place of a CFA's rule: who takes it for one finds a register that no CPU has.
+    const NO_RULE: CfaRule = CfaRule::Register(BaseReg::Reg(DwarfReg(0xfd)), 0);
 
     /// A row with these rules, for an ordinary frame, found by a
     /// [`Table`](Origin::Table).
@@ -85,15 +90,86 @@ impl Row {
     #[must_use]
     pub const fn other_stack(cfa: u64, ra_offset: i32, keeps_fp: bool) -> Self {
         let fp = if keeps_fp { RegRule::SameValue } else { RegRule::Undefined };
+        let row = Self::new(Self::NO_RULE, RegRule::Offset(ra_offset), fp);
+        match row.with_other_stack(cfa) {
+            Some(row) => row,
+            // There is room where the frame pointer's rule has no offset.
+            None => row,
+        }
+    }
+
+    /// The same row, for one frame only, whose CFA is this value wherever the frame itself is:
+    /// see [`other_stack`](Self::other_stack). `None` if its other rules have offsets of 32 KiB or
+    /// more, for which there is no room then.
+    #[must_use]
+    pub const fn with_other_stack(self, cfa: u64) -> Option<Self> {
+        let (ra, fp) = (self.ra_offset, self.fp_offset);
+        if self.flags() & Self::OTHER_STACK != 0 {
+            return None;
+        }
+        let has_fp = self.packed_fp().has_offset();
+        if has_fp && (!fits(ra) || !fits(fp)) {
+            return None;
+        }
         let [a, b, c, d, e, f, g, h] = cfa.to_le_bytes();
-        // Who takes it for a rule finds a register that no CPU has.
-        let no_rule = CfaRule::Register(BaseReg::Reg(DwarfReg(0xfd)), 0);
-        let row = Self::new(no_rule, RegRule::Offset(ra_offset), fp);
-        let mut row = row.with_flags(Self::OTHER_STACK);
+        let (cfa, _) = Packed::pack_cfa(Self::NO_RULE);
+        let mut row = self.with_flags(Self::OTHER_STACK);
+        row.cfa_and_ra = row.packed_ra().with_cfa(cfa);
         // Neither the rule of the CFA nor that of the frame pointer has an offset here.
         row.cfa_offset = i32::from_le_bytes([a, b, c, d]);
         row.fp_offset = i32::from_le_bytes([e, f, g, h]);
-        row
+        if has_fp {
+            let ([ra_low, ra_high, ..], [fp_low, fp_high, ..]) =
+                (ra.to_le_bytes(), fp.to_le_bytes());
+            row.ra_offset = i32::from_le_bytes([ra_low, ra_high, fp_low, fp_high]);
+        }
+        Some(row)
+    }
+
+    /// The row of a frame whose rules need the value of this register, which is not known yet.
+    ///
+    /// A walk that can [tell it](crate::RowSource::register_rules) asks the source again, with it among the
+    /// [registers](crate::FrameContext::registers). Else it ends with
+    /// [`UnknownRegister`](crate::StepError::UnknownRegister).
+    #[must_use]
+    pub const fn needs_register(register: BaseReg) -> Self {
+        let cfa = CfaRule::Register(register, 0);
+        Self::new(cfa, RegRule::Offset(0), RegRule::Undefined).with_flags(Self::NEEDS)
+    }
+
+    /// The row of a frame whose rules need the word at this address, which cannot be read: a
+    /// walk ends with [`Unreadable`](crate::StepError::Unreadable).
+    #[must_use]
+    pub const fn needs_memory(addr: VirtAddr) -> Self {
+        let [a, b, c, d, e, f, g, h] = addr.get().to_le_bytes();
+        let cfa = CfaRule::AtRegister(BaseReg::Sp, i32::from_le_bytes([a, b, c, d]));
+        let mut row = Self::new(cfa, RegRule::Offset(0), RegRule::Undefined);
+        row.fp_offset = i32::from_le_bytes([e, f, g, h]);
+        row.with_flags(Self::NEEDS)
+    }
+
+    /// What has to be known before the row of the frame is: no rule of this one tells the caller.
+    #[inline]
+    #[must_use]
+    pub const fn needs(&self) -> Option<Needs> {
+        if self.flags() & Self::NEEDS == 0 {
+            return None;
+        }
+        Some(match self.cfa() {
+            CfaRule::Register(register, _) => Needs::Register(register),
+            _ => {
+                let [a, b, c, d] = self.cfa_offset.to_le_bytes();
+                let [e, f, g, h] = self.fp_offset.to_le_bytes();
+                Needs::Memory(VirtAddr::new(u64::from_le_bytes([a, b, c, d, e, f, g, h])))
+            }
+        })
+    }
+
+    /// Whether a walk has to look at more than the rules: neither on
+    /// [another stack](Self::other_stack_cfa), nor in [need](Self::needs) of something.
+    #[inline]
+    pub(crate) const fn is_by_rules(&self) -> bool {
+        self.flags() & (Self::OTHER_STACK | Self::NEEDS) == 0
     }
 
     /// The same row with another rule for the CFA.
@@ -170,25 +246,21 @@ impl Row {
     #[inline]
     #[must_use]
     pub const fn cfa(&self) -> CfaRule {
-        let Packed { kind, base } = self.packed_cfa();
-        match kind {
-            Packed::AT_REGISTER => CfaRule::AtRegister(base.get(), self.cfa_offset),
-            _ => CfaRule::Register(base.get(), self.cfa_offset),
-        }
+        self.packed_cfa().unpack_cfa(self.cfa_offset)
     }
 
     /// How the return address is found.
     #[inline]
     #[must_use]
     pub const fn ra(&self) -> RegRule {
-        self.packed_ra().unpack(self.ra_offset)
+        self.packed_ra().unpack(self.offsets().0)
     }
 
     /// How the caller's frame pointer is found.
     #[inline]
     #[must_use]
     pub const fn fp(&self) -> RegRule {
-        self.packed_fp().unpack(self.fp_offset)
+        self.packed_fp().unpack(self.offsets().1)
     }
 
     /// Whether nothing is particular but the CFA and the frame pointer: no signal frame, the
@@ -228,6 +300,14 @@ impl Row {
     #[must_use]
     pub const fn is_from_sp(&self) -> bool {
         matches!(self.packed_cfa().base.get(), BaseReg::Sp)
+    }
+
+    /// Whether a table says that the CFA is found from another register than these two, in which
+    /// code keeps it that changes to another stack.
+    #[inline]
+    pub(crate) const fn is_from_other_register(&self) -> bool {
+        matches!(self.cfa(), CfaRule::Register(BaseReg::Reg(_), _))
+            && matches!(self.origin(), Origin::Table | Origin::CallFrames)
     }
 
     /// Whether this is the frame of a signal trampoline.
@@ -280,6 +360,16 @@ impl Row {
         Origin::from_code(code)
     }
 
+    /// The offsets of the return address's rule and of the frame pointer's.
+    #[inline]
+    const fn offsets(&self) -> (i32, i32) {
+        if self.flags() & Self::OTHER_STACK == 0 || !self.packed_fp().has_offset() {
+            return (self.ra_offset, self.fp_offset);
+        }
+        let [a, b, c, d] = self.ra_offset.to_le_bytes();
+        (sign_extended(a, b), sign_extended(c, d))
+    }
+
     #[inline]
     const fn packed_cfa(&self) -> Packed {
         let [kind, base, ..] = self.cfa_and_ra.get().to_le_bytes();
@@ -312,6 +402,26 @@ impl Row {
     }
 }
 
+/// Whether an offset needs no more than 16 bits.
+const fn fits(offset: i32) -> bool {
+    let [a, b, ..] = offset.to_le_bytes();
+    sign_extended(a, b) == offset
+}
+
+const fn sign_extended(low: u8, high: u8) -> i32 {
+    let sign = if high < 0x80 { 0 } else { 0xff };
+    i32::from_le_bytes([low, high, sign, sign])
+}
+
+/// What has to be known before there is a row: see [`Row::needs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Needs {
+    /// The value of this register.
+    Register(BaseReg),
+    /// The word at this address.
+    Memory(VirtAddr),
+}
+
 impl fmt::Display for Row {
     /// As `CFA = sp+16, RA = [CFA-8], fp = [CFA-16]`, and what else the row says.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -320,6 +430,11 @@ impl fmt::Display for Row {
         }
         if self.is_context_only() {
             return f.write_str("the registers that the kernel saved for a signal handler");
+        }
+        match self.needs() {
+            Some(Needs::Register(register)) => return write!(f, "rules that need {register}"),
+            Some(Needs::Memory(addr)) => return write!(f, "rules that need the word at {addr}"),
+            None => {}
         }
         match self.other_stack_cfa() {
             Some(cfa) => write!(f, "CFA = {cfa:#x}, on another stack")?,
@@ -338,6 +453,7 @@ impl fmt::Debug for Row {
         f.debug_struct("Row")
             .field("cfa", &self.cfa())
             .field("other_stack_cfa", &self.other_stack_cfa())
+            .field("needs", &self.needs())
             .field("ra", &self.ra())
             .field("fp", &self.fp())
             .field("signal", &self.is_signal())
@@ -353,6 +469,7 @@ impl fmt::Debug for Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::Addend;
 
     const BASES: [BaseReg; 4] =
         [BaseReg::Sp, BaseReg::Fp, BaseReg::Reg(DwarfReg(0)), BaseReg::Reg(DwarfReg(0xfd))];
@@ -369,7 +486,10 @@ mod tests {
                     RegRule::Register(base, offset),
                     RegRule::AtRegister(base, offset),
                 ];
-                for cfa in [CfaRule::Register(base, offset), CfaRule::AtRegister(base, offset)] {
+                let plus = [-64, -4, 0, 8, 16, 60].map(|bytes| Addend::new(bytes).unwrap());
+                let plus = plus.map(|plus| CfaRule::AtRegisterPlus(base, offset, plus));
+                let others = [CfaRule::Register(base, offset), CfaRule::AtRegister(base, offset)];
+                for cfa in plus.into_iter().chain(others) {
                     for ra in rules {
                         for fp in rules {
                             let row = Row::new(cfa, ra, fp);
@@ -380,6 +500,14 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn u2_what_is_added_to_a_loaded_cfa_is_a_few_slots() {
+        for bytes in -200..200 {
+            let has_room = bytes % 4 == 0 && (-64..=60).contains(&bytes);
+            assert_eq!(Addend::new(bytes).map(Addend::bytes), has_room.then_some(bytes));
         }
     }
 

@@ -12,6 +12,35 @@ pub enum CfaRule {
     Register(BaseReg, i32),
     /// The word in memory at the register's value plus an offset in bytes.
     AtRegister(BaseReg, i32),
+    /// That word, and what is added to it: code that has aligned its stack, or has changed to
+    /// another one, keeps the stack pointer that it had.
+    AtRegisterPlus(BaseReg, i32, Addend),
+}
+
+/// What is added to a word that was loaded: a few stack slots, which a [`Row`](crate::Row) has
+/// room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Addend(pub(crate) i8);
+
+impl Addend {
+    /// This many bytes; `None` but for multiples of 4 from -64 to 60.
+    #[must_use]
+    pub const fn new(bytes: i32) -> Option<Self> {
+        if bytes % 4 != 0 || bytes < -64 || bytes > 60 {
+            return None;
+        }
+        let [low, ..] = bytes.to_le_bytes();
+        Some(Self(i8::from_ne_bytes([low])))
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub const fn bytes(self) -> i32 {
+        let [low] = self.0.to_ne_bytes();
+        // The sign of the low byte is that of the whole.
+        let high = if self.0 < 0 { 0xff } else { 0 };
+        i32::from_le_bytes([low, high, high, high])
+    }
 }
 
 impl CfaRule {
@@ -51,11 +80,14 @@ pub enum RegRule {
 }
 
 impl fmt::Display for CfaRule {
-    /// As `sp+16`; in brackets if it is the word in memory there.
+    /// As `sp+16`; in brackets if it is the word in memory there; `[sp+16]+8` with what is added.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Register(base, offset) => write!(f, "{base}{offset:+}"),
             Self::AtRegister(base, offset) => write!(f, "[{base}{offset:+}]"),
+            Self::AtRegisterPlus(base, offset, plus) => {
+                write!(f, "[{base}{offset:+}]{:+}", plus.bytes())
+            }
         }
     }
 }

@@ -13,8 +13,9 @@ use crate::table_error::TableError;
 /// What a source may look at to find the row of one frame.
 ///
 /// It notes whether more than the [lookup address](Self::lookup_addr) was looked at.
-/// Only a row that was found without may be kept for other frames with that address,
-/// so a walk keeps no other, whichever sources were asked on the way.
+/// Only a row that was found without, or that there is none, may be kept for other frames with
+/// that address, so a walk keeps nothing else, whichever sources were asked on the way. Code
+/// in memory goes with its address.
 #[derive(Debug)]
 pub struct FrameContext<'a, R> {
     pc: FramePc,
@@ -43,11 +44,32 @@ impl<'a, R> FrameContext<'a, R> {
 
     /// Where the frame's execution stands. Who needs to know whether the pc is exact, or
     /// what is in memory there, asks for it by this.
+    ///
+    /// What is found by a return address holds for all frames that return there: no frame is
+    /// interrupted at the last byte of a call. What is found of an interrupted frame by this is
+    /// not kept.
     #[inline]
     #[must_use]
     pub fn pc(&self) -> FramePc {
-        self.needs_more_than_addr.set(true);
+        if self.pc.is_exact() {
+            self.needs_more_than_addr.set(true);
+        }
         self.pc
+    }
+
+    /// Whether the frame was interrupted. What is found by this and by the code there is kept for
+    /// all frames with that address: no caller has it.
+    #[inline]
+    #[must_use]
+    pub const fn is_interrupted(&self) -> bool {
+        self.pc.is_exact()
+    }
+
+    /// Says that what the source finds may be otherwise the next time, as where memory was
+    /// absent: it is not kept.
+    #[inline]
+    pub fn may_change(&self) {
+        self.needs_more_than_addr.set(true);
     }
 
     /// The stack pointer there.

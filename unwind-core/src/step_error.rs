@@ -87,11 +87,20 @@ pub enum StepError {
         /// The trampoline.
         pc: VirtAddr,
     },
+    /// The return address is zero, but beside it on the stack is one that code with a row was
+    /// called from. A row that is wrong by a slot, or that reads another word for another reason,
+    /// finds a zero as easily as anything else: so this zero does not prove the outermost frame.
+    CallerBesideZero {
+        /// The CFA that the row gives.
+        cfa: u64,
+        /// The return address that was found beside the zero.
+        pc: VirtAddr,
+    },
 }
 
 impl StepError {
     /// A number for records and other languages, which stays the same in later versions:
-    /// 1 to 14 in the order of the variants.
+    /// 1 to 15 in the order of the variants.
     #[must_use]
     pub const fn code(&self) -> u8 {
         match self {
@@ -109,6 +118,7 @@ impl StepError {
             Self::BadRule => 12,
             Self::UnknownTrampoline => 13,
             Self::ReturnProbe { .. } => 14,
+            Self::CallerBesideZero { .. } => 15,
         }
     }
 
@@ -147,6 +157,9 @@ impl fmt::Display for StepError {
             Self::UnknownTrampoline => f.write_str("unknown signal trampoline"),
             Self::ReturnProbe { pc } => {
                 write!(f, "return address {pc} is a return probe's, which keeps the real one")
+            }
+            Self::CallerBesideZero { cfa, pc } => {
+                write!(f, "the return address below {cfa:#x} is zero, but {pc} beside it is one")
             }
         }
     }

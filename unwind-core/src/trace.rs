@@ -28,11 +28,6 @@ impl Provenance {
     const GAP: u8 = 1 << 6;
     const ASSUMED_FP: u8 = 1 << 7;
 
-    /// Bits that no frame's provenance has, of those of the mask: a failure of a row, but
-    /// the registers of the sample, and no exact pc.
-    pub(crate) const NO_FRAMES: u8 = Self::FAILURE;
-    pub(crate) const NO_FRAMES_MASK: u8 = 0x7 | Self::EXACT | Self::FAILURE;
-
     #[inline]
     pub(crate) const fn new(origin: Origin, pc: FramePc) -> Self {
         let exact = if pc.is_exact() { Self::EXACT } else { 0 };
@@ -275,6 +270,12 @@ impl<F: AsRef<[PackedFrame]> + ?Sized> Trace<F> {
     #[must_use]
     pub fn end(&self) -> Option<End> {
         self.end.unpack(|| self.last_lookup_addr())
+    }
+
+    /// How many frames it has room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.entries.as_ref().len()
     }
 
     /// Whether these are all frames of the stack: the last one is known to be the

@@ -81,6 +81,27 @@ where
         fast.trace(regs, &mut Patchy { memory, shared: &shared, words }, &mut trace);
         let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
         assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?} {words:?}");
+        // With little room, begun at once or by the frames.
+        let rooms: [&mut Trace; 4] = [
+            &mut Trace::<[_; 0]>::new(),
+            &mut Trace::<[_; 1]>::new(),
+            &mut Trace::<[_; 2]>::new(),
+            &mut Trace::<[_; 40]>::new(),
+        ];
+        for trace in rooms.into_iter().filter(|_| words == Words::Bytes) {
+            let room = trace.capacity();
+            let end = if expected.len() > room { Some(End::FrameLimit) } else { end };
+            let memory = &mut Patchy { memory, shared: &shared, words };
+            for is_at_once in [true, false] {
+                match is_at_once {
+                    true => fast.trace(regs, memory, trace),
+                    false => fast.frames(regs, memory).trace(trace),
+                }
+                let found = trace.frames().map(|frame| (frame.pc, frame.provenance));
+                assert!(found.eq(expected.iter().take(room).copied()), "{regs:x?} {room}");
+                assert_eq!(trace.end(), end, "{regs:x?} {room} {is_at_once}");
+            }
+        }
         // The addresses alone, in two parts.
         let mut memory = Patchy { memory, shared: &shared, words };
         let mut frames = fast.frames(regs, &mut memory);

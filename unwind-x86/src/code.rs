@@ -14,6 +14,8 @@ pub(crate) struct Window<const N: usize> {
 const PAGE: u64 = 4096;
 
 impl<const N: usize> Window<N> {
+    pub(crate) const EMPTY: Self = Self { bytes: [0; N], len: 0 };
+
     /// Reads the bytes from `addr` on.
     #[inline(never)]
     pub(crate) fn after<M: Memory>(addr: VirtAddr, mem: &mut M) -> Self {
@@ -23,6 +25,16 @@ impl<const N: usize> Window<N> {
         }
         let to_page_end = PAGE.wrapping_sub(addr.get() % PAGE);
         Self::read(addr, to_page_end, mem)
+    }
+
+    /// Reads those from `addr` on that are before `end`.
+    #[inline(never)]
+    pub(crate) fn between<M: Memory>(addr: VirtAddr, end: VirtAddr, mem: &mut M) -> Self {
+        let len = end.get().saturating_sub(addr.get());
+        if u64::try_from(N).is_ok_and(|wanted| len >= wanted) {
+            return Self::after(addr, mem);
+        }
+        Self::read(addr, len, mem)
     }
 
     /// Reads the bytes just before `addr`.

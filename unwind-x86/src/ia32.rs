@@ -2,6 +2,7 @@
 
 use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtAddr, WordSize};
 
+use crate::call::follows_call;
 use crate::sigreturn::{Sigreturn32, find_sigreturn_32};
 
 /// The registers of 32-bit code, as far as they are known.
@@ -184,6 +185,10 @@ impl Arch for Ia32 {
         Some(regs)
     }
 
+    fn follows_call<M: Memory>(&self, pc: VirtAddr, mem: &mut M) -> Option<bool> {
+        follows_call(pc, mem)
+    }
+
     fn signal_context<M: Memory>(
         &self,
         pc: VirtAddr,
@@ -193,12 +198,11 @@ impl Arch for Ia32 {
         let found = find_sigreturn_32(pc, mem).map_err(|e| unreadable(pc, e))?;
         let context_at = match found {
             None => return Ok(None),
-            // After the signal number.
-            Some(Sigreturn32::Plain { popped: false }) => 4,
-            Some(Sigreturn32::Plain { popped: true }) => 0,
+            // After the signal number, which is popped.
+            Some(Sigreturn32::Plain(to_call)) => to_call.get(),
             // After the signal number, two pointers, 128 bytes of `siginfo`,
             // and in the `ucontext` after its flags, link and signal stack.
-            Some(Sigreturn32::Rt) => 4 + 4 + 4 + 128 + 20,
+            Some(Sigreturn32::Rt(to_call)) => to_call.get().saturating_add(4 + 4 + 4 + 128 + 20),
         };
         let at = Self::WORD.offset(sp, context_at).ok_or(StepError::Overflow)?;
         let addr = self.stack_addr(at);

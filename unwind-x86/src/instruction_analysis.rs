@@ -16,6 +16,7 @@ use unwind_core::{
 use self::exit::{Exit, Start};
 use crate::code::Window;
 use crate::ia32::Ia32;
+use crate::linkage::linkage_row;
 use crate::x86_64::X86_64;
 
 /// A source of rows for a pc at a function's entry or exit, read off the
@@ -25,8 +26,7 @@ use crate::x86_64::X86_64;
 ///   a function, and how a function realigns its stack;
 /// * at the exit: runs of `pop`, `add rsp`, `lea rsp, [reg+n]`, `mov rsp, rbp`
 ///   and `leave` up to a `ret` or a tail call;
-/// * the entries of a lazy procedure linkage table, for which not every linker
-///   writes call frame information;
+/// * linkage tables, for which not every linker writes call frame information;
 /// * in 32-bit code, the functions that return their own return address;
 ///
 /// and the 32-bit forms. Everywhere else it has no row, and neither has it for
@@ -82,8 +82,8 @@ pub(crate) fn row_of_code(
     preceding: &[u8],
 ) -> Option<Row> {
     let code = Code { word, ahead };
-    let row = code.realigning(preceding).or_else(|| code.entry(pc, preceding));
-    let row = row.or_else(|| code.linkage(preceding)).or_else(|| code.own_address());
+    let row = linkage_row(word, pc, ahead, preceding).or_else(|| code.realigning(preceding));
+    let row = row.or_else(|| code.entry(pc, preceding)).or_else(|| code.own_address());
     let row = row.or_else(|| code.exit(preceding))?;
     Some(row.with_origin(Origin::Instructions))
 }
@@ -121,10 +121,8 @@ impl Code<'_> {
         let may_start = Self::may_start(pc, preceding);
         let (endbr, rest) = self.skip_endbr();
         if endbr {
-            // Where jumps land inside a function there is one too, but not in front of
-            // the jump of a linkage table: `jmp [slot]` or `bnd jmp [slot]`.
-            let is_linkage = matches!(*rest, [0xff, 0x25, ..] | [0xf2, 0xff, 0x25, ..]);
-            return Some(if is_linkage { at_entry } else { at_entry.with_guess() });
+            // Where jumps land inside a function there is one, too.
+            return Some(at_entry.with_guess());
         }
         if let Some(after_push) = rest.strip_prefix(&[PUSH_FP]) {
             let is_frame = self.is_mov_fp_sp(after_push);
@@ -142,31 +140,6 @@ impl Code<'_> {
             return Some(if is_entry { row } else { row.with_guess() });
         }
         (self.is_sub_sp(rest) && may_start).then_some(at_entry.with_guess())
-    }
-
-    /// An entry of a lazy procedure linkage table, which keeps no frame:
-    ///
-    /// ```text
-    ///     jmp [slot]; push number; jmp resolver
-    /// ```
-    fn linkage(&self, preceding: &[u8]) -> Option<Row> {
-        // The slot's address is relative to the pc or absolute (0x25), or
-        // relative to ebx (0xa3).
-        let pushed = match *self.ahead {
-            [0xff, 0x25 | 0xa3, _, _, _, _, 0x68, _, _, _, _, 0xe9, ..] => 0,
-            [0x68, _, _, _, _, 0xe9, ..]
-                if matches!(*preceding, [.., 0xff, 0x25 | 0xa3, _, _, _, _]) =>
-            {
-                0
-            }
-            [0xe9, ..]
-                if matches!(*preceding, [.., 0xff, 0x25 | 0xa3, _, _, _, _, 0x68, _, _, _, _]) =>
-            {
-                1
-            }
-            _ => return None,
-        };
-        Some(self.row(pushed, RegRule::SameValue))
     }
 
     /// By which 32-bit code finds its own address: functions that return it in a register. Not

@@ -9,6 +9,7 @@
 //! | [`TrustedFramePointers`] | the row of code that is known to keep one |
 //! | [`InstructionAnalysis`] | the sampled frame's row at a function's entry and exit, from its instructions |
 //! | [`SignalTrampolines`] | signal frames, from the trampoline's instructions |
+//! | [`ProvenFrames`] | rows of JIT compilers' code, proved by its instructions |
 //! | [`paging`] | a guest's memory, through its page tables |
 //! | [`RemoteSframe`] | rows from SFrame tables in the target's own memory |
 //! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
@@ -44,12 +45,17 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod call;
 mod code;
+mod context_start;
 mod frame_pointer;
 mod ia32;
+mod instruction;
 mod instruction_analysis;
 pub mod lbr;
+mod linkage;
 pub mod paging;
+mod proven_frames;
 mod remote_sframe;
 mod segment;
 mod sframe_source;
@@ -62,6 +68,8 @@ mod x86_64;
 pub use frame_pointer::{FramePointers, TrustedFramePointers};
 pub use ia32::{Ia32, Ia32Regs};
 pub use instruction_analysis::InstructionAnalysis;
+pub use linkage::LinkageEntries;
+pub use proven_frames::{FrameProof, FunctionBounds, ProvenFrames};
 pub use remote_sframe::{RemoteSframe, RemoteSframeError, SframeScratch};
 pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selector};
 pub use sframe_source::{SframeModule, SframeSource};

@@ -177,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    fn s3_r3_10_a_segment_that_is_absent_or_of_the_system_has_base_zero() {
+        for (descriptor, base) in
+            [(DATA, 0x1234_5678), (DATA & !(1 << 47), 0), (DATA & !(1 << 44), 0)]
+        {
+            let gdt = bytes([0, descriptor]);
+            let tables = DescriptorTables { gdt: DescriptorTable(&gdt), ldt: DescriptorTable(&[]) };
+            assert_eq!(tables.base(Selector(0x0b)), base, "{descriptor:#x}");
+        }
+    }
+
+    #[test]
     fn r3_10_a_selector_chooses_from_its_own_table() {
         let (gdt, ldt) = (bytes([DATA, CODE_32]), bytes([DATA]));
         let tables = DescriptorTables { gdt: DescriptorTable(&gdt), ldt: DescriptorTable(&ldt) };

@@ -1,5 +1,7 @@
 //! Rows of 64-bit code from its SFrame tables.
 
+use core::ops::Range;
+
 use sframe::{Abi, Error, IndexedTable, Section, Tables};
 use unwind_core::{
     FrameContext, KeyedRange, Memory, Module, ModuleMap, Origin, Row, RowKey, RowKeys, RowSource,
@@ -17,6 +19,8 @@ pub struct SframeModule<'a> {
     /// Those after it.
     rest: Tables<'a>,
     origin: Origin,
+    /// Code of functions that may return to where an exception is caught.
+    eh_returns: &'a [Range<u64>],
     /// Where the section is loaded.
     addr: u64,
     id: Option<u64>,
@@ -39,7 +43,8 @@ impl<'a> SframeModule<'a> {
             return Ok(None);
         }
         let first = first.into();
-        Ok(Some(Self { first, rest: tables, origin: Origin::Table, addr, id: None }))
+        let origin = Origin::Table;
+        Ok(Some(Self { first, rest: tables, origin, eh_returns: &[], addr, id: None }))
     }
 
     /// How many words of memory [`index`](Self::index) can make use of.
@@ -67,6 +72,16 @@ impl<'a> SframeModule<'a> {
         self
     }
 
+    /// The same tables, of an object that has code at these addresses, ascending and apart, whose
+    /// functions may [return to where an exception is caught](Row::with_eh_return), which tables
+    /// cannot say. What makes a table of call frame information knows them: see
+    /// `CfiConverter::eh_returns` of `sframe`.
+    #[must_use]
+    pub const fn eh_returns(mut self, code: &'a [Range<u64>]) -> Self {
+        self.eh_returns = code;
+        self
+    }
+
     /// The same tables, which this number names in all address spaces: see [`RowKey::table`].
     #[must_use]
     pub const fn with_id(mut self, id: u64) -> Self {
@@ -80,7 +95,7 @@ impl<'a> SframeModule<'a> {
         // Changed and returned where it is, so that it is not copied on the stack.
         let mut found = self.first.find_row(pc);
         match &mut found {
-            Ok(Some(row)) => *row = row.with_origin(self.origin),
+            Ok(Some(row)) => *row = self.marked(*row, pc),
             Ok(None) => return self.row_of_rest(pc),
             Err(_) => {}
         }
@@ -92,10 +107,19 @@ impl<'a> SframeModule<'a> {
     fn row_of_rest(&self, pc: u64) -> Result<Option<Row>, Error> {
         for table in self.rest.clone() {
             if let Some(row) = table?.find_row(pc)? {
-                return Ok(Some(row.with_origin(self.origin)));
+                return Ok(Some(self.marked(row, pc)));
             }
         }
         Ok(None)
+    }
+
+    /// A row of the tables, with what they do not say.
+    #[inline]
+    fn marked(&self, row: Row, pc: u64) -> Row {
+        let row = row.with_origin(self.origin);
+        let after = self.eh_returns.partition_point(|range| range.start <= pc);
+        let range = after.checked_sub(1).and_then(|last| self.eh_returns.get(last));
+        if range.is_some_and(|range| range.contains(&pc)) { row.with_eh_return() } else { row }
     }
 }
 

@@ -2,14 +2,16 @@
 
 use core::convert::Infallible;
 
-use unwind_core::{FrameContext, Memory, Row, RowSource};
+use unwind_core::{FrameContext, Memory, ReadError, Row, RowSource, WordSize};
 
+use crate::context_start::context_start;
 use crate::ia32::{Ia32, Ia32Regs};
-use crate::sigreturn::{find_sigreturn_32, is_rt_sigreturn_64};
+use crate::sigreturn::{find_rt_sigreturn_64, find_sigreturn_32};
 use crate::x86_64::{X86_64, X86_64Regs};
 
 /// A source of the rows of signal frames, for code whose tables do not say
-/// where the trampolines are.
+/// where the trampolines are, and of the code in which a context of `makecontext` starts, of which no
+/// table tells: such a frame is the outermost one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SignalTrampolines;
 
@@ -21,10 +23,9 @@ impl RowSource<X86_64> for SignalTrampolines {
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        // Absent code reads like other code: the walk has to continue by what it
-        // has, and a walk by frame pointers needs no code at all.
-        let is_signal = is_rt_sigreturn_64(frame.pc().addr(), mem).unwrap_or(false);
-        Ok(is_signal.then_some(Row::signal_context()))
+        let found = find_rt_sigreturn_64(frame.pc().addr(), mem);
+        let row = row_of(frame, found.map(|found| found.is_some()));
+        Ok(row.or_else(|| context_start(WordSize::Eight, frame, mem)))
     }
 }
 
@@ -36,7 +37,17 @@ impl RowSource<Ia32> for SignalTrampolines {
         frame: &FrameContext<'_, Ia32Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let is_signal = matches!(find_sigreturn_32(frame.pc().addr(), mem), Ok(Some(_)));
-        Ok(is_signal.then_some(Row::signal_context()))
+        let found = find_sigreturn_32(frame.pc().addr(), mem);
+        let row = row_of(frame, found.map(|found| found.is_some()));
+        Ok(row.or_else(|| context_start(WordSize::Four, frame, mem)))
     }
+}
+
+/// Absent code reads like other code: the walk has to continue by what it has, and a walk by
+/// frame pointers needs no code at all. The next walk looks again.
+fn row_of<R>(frame: &FrameContext<'_, R>, is_signal: Result<bool, ReadError>) -> Option<Row> {
+    if is_signal.is_err() {
+        frame.may_change();
+    }
+    is_signal.unwrap_or(false).then_some(Row::signal_context())
 }

@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtAddr, WordSize};
 
-use crate::sigreturn::is_rt_sigreturn_64;
+use crate::call::follows_call;
+use crate::sigreturn::find_rt_sigreturn_64;
 
 /// The registers of 64-bit code, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +187,10 @@ impl Arch for X86_64 {
         Some(regs)
     }
 
+    fn follows_call<M: Memory>(&self, pc: VirtAddr, mem: &mut M) -> Option<bool> {
+        follows_call(pc, mem)
+    }
+
     // Made where the walk keeps it.
     #[inline(always)]
     fn signal_context<M: Memory>(
@@ -194,12 +199,13 @@ impl Arch for X86_64 {
         sp: u64,
         mem: &mut M,
     ) -> Result<Option<X86_64Regs>, StepError> {
-        if !is_rt_sigreturn_64(pc, mem).map_err(|e| unreadable(pc, e))? {
+        let Some(to_call) = find_rt_sigreturn_64(pc, mem).map_err(|e| unreadable(pc, e))? else {
             return Ok(None);
-        }
-        // The handler's return has popped the trampoline's address: the stack
+        };
+        // The handler's return has popped the trampoline's address: at the system call the stack
         // pointer is at the `ucontext`. See `saved_registers` for the order.
-        let addr = sp.checked_add(GREGS_AT).ok_or(StepError::Overflow)?;
+        let at_call = sp.checked_add_signed(to_call.get().into());
+        let addr = at_call.and_then(|sp| sp.checked_add(GREGS_AT)).ok_or(StepError::Overflow)?;
         let addr = VirtAddr::new(addr);
         if let Some(words) = stack_words(addr, mem) {
             return Ok(Some(saved_registers(words.map(|word| u64::from_le(word.load(Relaxed))))));

@@ -164,6 +164,64 @@ fn a_tail_call_ends_a_function_only_once_its_frame_is_gone() {
 }
 
 #[test]
+fn u7_an_entry_that_is_only_for_the_first_call_has_its_rows() {
+    let lld = [
+        0xf3, 0x0f, 0x1e, 0xfa, // 0 endbr64
+        0x68, 0x01, 0x00, 0x00, 0x00, // 4 push 1
+        0xe9, 0xd2, 0xff, 0xff, 0xff, // 9 jmp 0x20 before
+        0x66, 0x90, // 14 xchg ax, ax
+    ];
+    let gnu = [
+        0xf3, 0x0f, 0x1e, 0xfa, // 0 endbr64
+        0x68, 0x01, 0x00, 0x00, 0x00, // 4 push 1
+        0xf2, 0xe9, 0xd1, 0xff, 0xff, 0xff, // 9 bnd jmp 0x20 before
+        0x90, // 15 nop
+    ];
+    for (entry, distance) in [(lld, 10), (gnu, 11)] {
+        for (at, cfa) in [(0, 8), (4, 8), (9, 16)] {
+            assert_eq!(row_64(0x40_1040, &entry, at), sp_64(cfa, SAME), "at +{at}");
+            // Not aligned as entries are.
+            let elsewhere = row_64(0x40_1041, &entry, at);
+            assert!(elsewhere.is_none_or(|row| row.is_guess()), "at +{at}: {elsewhere:?}");
+            // A jump that leads to no table's start, or forward, or anything else in its place.
+            for (wrong, value) in [(at, 0), (distance, 0xd3), (distance + 3, 0), (15, 0x91)] {
+                let mut other = entry;
+                other[wrong] = value;
+                let found = row_64(0x40_1040, &other, at);
+                assert!(
+                    found.is_none_or(|row| row.is_guess()),
+                    "+{wrong} is {value:#x}, at +{at}: {found:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn u7_the_start_of_molds_32_bit_tables_has_its_rows() {
+    let table: [&[u8]; 2] = [&[0x8d, 0x8b, 0x20, 0x10, 0, 0], &[0xb9, 0x20, 0x10, 0, 0]];
+    for table in table {
+        // endbr32; push ecx; lea or mov; push [ecx]; jmp [ecx + 4]
+        let code =
+            [&[0xf3, 0x0f, 0x1e, 0xfb, 0x51][..], table, &[0xff, 0x31, 0xff, 0x61, 4]].concat();
+        let push = 5 + table.len();
+        for (at, cfa) in [(0, 4), (4, 4), (5, 8), (push, 8), (push + 2, 12)] {
+            assert_eq!(row_32(0x804_1000, &code, at), sp_32(cfa, SAME), "{code:x?} at +{at}");
+        }
+        let mut other = code.clone();
+        *other.last_mut().unwrap() = 8;
+        for at in [4, 5, push, push + 2] {
+            assert_eq!(row_32(0x804_1000, &other, at), None, "at +{at}");
+        }
+    }
+    // endbr32; mov ecx, 8; jmp [ebx + slot]; int3
+    let entry = [0xf3, 0x0f, 0x1e, 0xfb, 0xb9, 8, 0, 0, 0, 0xff, 0xa3, 0x2c, 0x10, 0, 0, 0xcc];
+    for at in [0, 4, 9] {
+        assert_eq!(row_32(0x804_1010, &entry, at), sp_32(4, SAME), "at +{at}");
+    }
+}
+
+#[test]
 fn an_entry_of_a_lazy_linkage_table_has_its_rows() {
     for slot in [0x25, 0xa3] {
         let entry = [

@@ -6,9 +6,8 @@ use core::convert::Infallible;
 
 use test_support::SparseMemory;
 use unwind_core::{
-    Arch, BaseReg, CfaRule, DwarfReg, End, FrameContext, IncrementalTrace, Memory, RegRule,
-    RegisterRules, Registers as _, ReturnAddresses, Row, RowCache, RowSource, StepError, Trace,
-    VirtAddr, Walker,
+    Arch, BaseReg, CfaRule, DwarfReg, End, FrameContext, Memory, RegRule, RegisterRules,
+    Registers as _, ReturnAddresses, Row, RowCache, RowSource, StepError, Trace, VirtAddr, Walker,
 };
 use unwind_x86::{Ia32, Ia32Regs, SignalTrampolines, X86_64, X86_64Regs};
 
@@ -95,12 +94,6 @@ where
         cached.trace(regs, &mut target, &mut trace);
         assert_eq!(trace.pcs().map(VirtAddr::get).collect::<Vec<_>>(), pcs);
         assert_eq!(trace.end(), end);
-    }
-    let mut last = IncrementalTrace::<64>::new();
-    for _ in 0..3 {
-        cached.trace_incremental(regs, &mut target, &mut last);
-        assert_eq!(last.frames().map(|frame| frame.pc.addr().get()).collect::<Vec<_>>(), pcs);
-        assert_eq!(last.end(), end);
     }
     (pcs, end)
 }

@@ -153,9 +153,13 @@ impl<D: Deref<Target = [u8]>> FramehopModule<D> {
         &self.name
     }
 
-    /// The row for an address of its code.
-    fn row(&self, addr: u64) -> Result<Option<Row>, RowError> {
-        let linked = addr.wrapping_sub(self.bias);
+    /// The row of a frame in its code.
+    fn row<M: Memory>(
+        &self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, RowError> {
+        let linked = frame.lookup_addr().get().wrapping_sub(self.bias);
         if let Some(sframe) = &self.sections.sframe {
             for table in sframe::Section::new(&sframe.data).at(sframe.addr).tables() {
                 let table = table.map_err(RowError::Sframe)?;
@@ -166,8 +170,10 @@ impl<D: Deref<Target = [u8]>> FramehopModule<D> {
                 }
             }
         }
-        let table = self.sections.call_frames().map_err(RowError::Cfi)?;
-        table.map_or(Ok(None), |table| table.find_row(linked).map_err(RowError::Cfi))
+        let Some(table) = self.sections.call_frames().map_err(RowError::Cfi)? else {
+            return Ok(None);
+        };
+        table.bias(self.bias).find_row_in(frame, mem).map_err(RowError::Cfi)
     }
 }
 
@@ -291,10 +297,10 @@ impl<D: Deref<Target = [u8]>> RowSource<X86_64> for Rows<'_, D> {
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, X86_64Regs>,
-        _: &mut M,
+        mem: &mut M,
     ) -> Result<Option<Row>, RowError> {
-        let addr = frame.lookup_addr().get();
-        self.0.module(addr).map_or(Ok(None), |module| module.row(addr))
+        let module = self.0.module(frame.lookup_addr().get());
+        module.map_or(Ok(None), |module| module.row(frame, mem))
     }
 
     fn register_rules<M: Memory>(

@@ -8,7 +8,7 @@ use sframe::Error as TableError;
 use unwind_cfi::{CfiAbi, CfiTable};
 use unwind_core::{CacheStats, MapError, Memory, Module, RowCache, RowSource, Trace};
 use unwind_core::{VirtAddr, Walker};
-use unwind_x86::{FramePointers, InstructionAnalysis, SframeModule};
+use unwind_x86::{FramePointers, InstructionAnalysis, LinkageEntries, SframeModule};
 use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 
 use crate::tables::Tables;
@@ -20,10 +20,28 @@ use crate::tables::Tables;
 /// information) that the host lends, and keeps `ROWS` rows of
 /// them (a power of two, at least 4; 16 bytes each) for later walks.
 ///
+/// # How many rows
+///
+/// As many as the code has places that stacks return to, or more: a place takes some 50
+/// instructions if its row is kept, and 600 (SFrame) to 4,000 (call frame information) if not.
+/// Places without a table are kept, too.
+///
+/// | job | rows | bytes |
+/// |---|--:|--:|
+/// | one small program; a kernel with little room | 512 | 8 KiB |
+/// | one program, also a compiler or an interpreter: the default | 4,096 | 64 KiB |
+/// | a profiler of a machine, with a cache for each CPU | 32,768 | 512 KiB |
+///
+/// A value with the default is large for the stack of a thread or a kernel: put it into a `Box`
+/// or a static there, or take fewer rows.
+///
+/// # Sources
+///
 /// A step takes the first of these that knows the code at the pc:
 ///
 /// | source | knows | a stack with a frame found so |
 /// |---|---|---|
+/// | the instructions of a linkage table, in place of a wrong row | the sampled frame | can be complete |
 /// | the module's SFrame table | every function that has an entry in it | can be complete |
 /// | with the feature `cfi`: its call frame information | the same | can be complete |
 /// | a signal trampoline's instructions | signal frames of Linux | can be complete |
@@ -36,7 +54,8 @@ use crate::tables::Tables;
 ///
 /// ```text
 /// Walker::new(X86_64::FOUR_LEVEL,
-///         SframeSource::new(&modules).or(SignalTrampolines).or(InstructionAnalysis))
+///         LinkageEntries::new(SframeSource::new(&modules))
+///             .or(SignalTrampolines).or(InstructionAnalysis))
 ///     .cache(&mut rows)
 ///     .fallback(FramePointers)
 /// ```
@@ -53,7 +72,7 @@ use crate::tables::Tables;
 ///
 /// See [the crate's](crate#example).
 #[derive(Clone, Debug)]
-pub struct Unwinder<'a, const MODULES: usize, const ROWS: usize = 512> {
+pub struct Unwinder<'a, const MODULES: usize, const ROWS: usize = 4096> {
     arch: X86_64,
     tables: Tables<'a, MODULES>,
     rows: RowCache<ROWS>,
@@ -174,10 +193,11 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
     /// [`Trace::end`] says why the walk has ended, and [`Trace::is_complete`] whether the
     /// trace has every frame of the stack.
     pub fn walk(&mut self, regs: X86_64Regs, memory: &mut impl Memory, trace: &mut Trace) {
-        let rows = (&self.tables).or(SignalTrampolines).or(InstructionAnalysis);
+        let tables = LinkageEntries::new(&self.tables);
+        let rows = tables.or(SignalTrampolines).or(InstructionAnalysis);
         let walker = Walker::new(self.arch, rows).cache(&mut self.rows).fallback(FramePointers);
-        let mut walker = walker;
-        walker.trace(regs, memory, trace);
+        let room = u32::try_from(trace.capacity()).unwrap_or(u32::MAX);
+        walker.max_frames(room).trace(regs, memory, trace);
     }
 
     /// How often a row was found in the cache.

@@ -49,6 +49,66 @@ mod walk {
     }
 
     #[test]
+    fn l1_a_walk_has_as_many_frames_as_the_trace_has_room_for() {
+        const DEPTH: u64 = 3_000;
+        let mut unwinder = Unwinder::<1>::new();
+        // A chain of frame pointers.
+        let record = |at: u64| [0x7000_0000 + 16 * (at + 1), 0x9000];
+        let words = (0..DEPTH).flat_map(record);
+        let stack: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        let mut memory = SliceMemory::new(VirtAddr::new(0x7000_0000), &stack);
+        let regs = X86_64Regs::new(0x9000, 0x7000_0000, 0x7000_0000);
+        let mut large = Box::new(Trace::<[_; 4_096]>::new());
+        unwinder.walk(regs, &mut memory, &mut *large);
+        assert_eq!(large.len(), 1 + usize::try_from(DEPTH).unwrap());
+        assert!(!matches!(large.end(), Some(End::FrameLimit)));
+        let mut small = Trace::<[_; 5]>::new();
+        unwinder.walk(regs, &mut memory, &mut small);
+        assert_eq!((small.len(), small.end()), (5, Some(End::FrameLimit)));
+    }
+
+    /// Counts the reads outside of the stack.
+    struct Counting<'s> {
+        stack: SliceMemory<'s>,
+        reads: usize,
+    }
+
+    impl Memory for Counting<'_> {
+        fn read(&mut self, addr: VirtAddr, bytes: &mut [u8]) -> Result<(), unwind::ReadError> {
+            let found = self.stack.read(addr, bytes);
+            self.reads += usize::from(found.is_err());
+            found
+        }
+    }
+
+    #[test]
+    fn l2_code_without_a_table_is_looked_for_once_and_stays_a_guess() {
+        let table = made_of_eh_frame();
+        let mut unwinder = Unwinder::<4>::new();
+        unwinder.add_module(0x1000..0x2000, &table, 0x3000).unwrap();
+        let record = |at: u64| [0x7f00 + 16 * (at + 1), 0x9000 + 0x100 * at];
+        let stack: Vec<u8> = (0..20).flat_map(record).flat_map(u64::to_le_bytes).collect();
+        let regs = X86_64Regs::new(0x9000, 0x7f00, 0x7f00);
+        let mut walk = || {
+            let stack = SliceMemory::new(VirtAddr::new(0x7f00), &stack);
+            let mut memory = Counting { stack, reads: 0 };
+            let (frames, _, is_complete) = sample(&mut unwinder, regs, &mut memory);
+            assert_eq!((frames.len(), is_complete), (16, false));
+            assert!(frames[1..].iter().all(|(_, origin)| *origin == Origin::FramePointer));
+            memory.reads
+        };
+        let first = walk();
+        // The instructions of the sampled frame are looked at each time.
+        let again = walk();
+        assert!(first > 16 && again < 10, "{first} {again}");
+        assert!(unwinder.remove_module(0x1000));
+        let stack = SliceMemory::new(VirtAddr::new(0x7f00), &stack);
+        let mut memory = Counting { stack, reads: 0 };
+        sample(&mut unwinder, regs, &mut memory);
+        assert_eq!(memory.reads, first, "forgotten with the modules");
+    }
+
+    #[test]
     fn a_module_that_cannot_be_added_changes_nothing() {
         use unwind::ModuleError;
         use unwind::walk::MapError;

@@ -8,7 +8,7 @@ use unwind_cfi::{
 };
 use unwind_core::Row;
 
-use super::lost::CfiOmission;
+use super::{eh_returns::EhReturns, lost::CfiOmission};
 use crate::{
     format::{fde::PauthKey, header::Abi},
     write::{
@@ -59,6 +59,8 @@ pub struct CfiConverter<'a> {
     rows: Vec<(u32, Row)>,
     /// The code that the last FDE is about.
     code: Option<Range<u64>>,
+    /// Where in it the function may be on its way to a handler.
+    eh_returns: EhReturns,
     report: CfiReport,
 }
 
@@ -153,6 +155,7 @@ impl<'a> CfiConverter<'a> {
             short: Vec::new(),
             rows: Vec::new(),
             code: None,
+            eh_returns: EhReturns::default(),
             report: CfiReport::default(),
         }
     }
@@ -168,6 +171,7 @@ impl<'a> CfiConverter<'a> {
         lost: &mut impl FnMut(CfiOmission),
     ) -> Result<bool, WriteError> {
         self.code = None;
+        self.eh_returns.clear();
         let (entry, reason) = match self.entries.next_fde() {
             Ok(None) => return Ok(false),
             Ok(Some(fde)) => match self.fde(builder, &fde, lost)? {
@@ -194,6 +198,17 @@ impl<'a> CfiConverter<'a> {
     #[must_use]
     pub const fn code(&self) -> Option<&Range<u64>> {
         self.code.as_ref()
+    }
+
+    /// Where in that code the function may return to where an exception is caught, as libgcc's
+    /// `_Unwind_RaiseException` does, ascending and apart. Few functions do.
+    ///
+    /// No row of a table says so: who walks by the table marks the rows of these addresses by
+    /// [`Row::with_eh_return`]. Without it a stack may count as complete that lacks frames, if the thread
+    /// was stopped right before such a function goes to the handler.
+    #[must_use]
+    pub fn eh_returns(&self) -> &[Range<u64>] {
+        self.eh_returns.ranges()
     }
 
     /// What was made so far.
@@ -260,12 +275,14 @@ impl<'a> CfiConverter<'a> {
         states.set(remembered);
         let mut rows = Rows::new(&self.entries, cie, initial, body, size, &mut states);
         while let Some((at, _)) = rows.next() {
+            self.eh_returns.row(body.start.wrapping_add(at.into()), &rows)?;
             match rows.row() {
                 Some(row) => sink.row(at, row)?,
                 None => sink.no_row(at, rows.no_row())?,
             }
         }
         sink.end(size)?;
+        self.eh_returns.end(body.start.wrapping_add(size.into()));
         Ok(Ok(()))
     }
 
@@ -341,6 +358,9 @@ fn run_short(
         let cfa = match change {
             RowChange::Cfa(cfa) => cfa,
             RowChange::Any => {
+                if rows.is_eh_return() {
+                    return Ok(false);
+                }
                 // Looked at where it is: a copy would wait for it.
                 let row = rows.row();
                 let Some(row) = row.as_ref() else { return Ok(false) };

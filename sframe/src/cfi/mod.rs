@@ -2,4 +2,5 @@
 //! [`unwind_cfi`] reads.
 
 pub(crate) mod convert;
+mod eh_returns;
 pub(crate) mod lost;

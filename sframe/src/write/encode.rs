@@ -221,6 +221,7 @@ impl Encoder {
         let (base, deref, offset) = match row.cfa() {
             CfaRule::Register(base, offset) => (base, false, offset),
             CfaRule::AtRegister(base, offset) => (base, true, offset),
+            CfaRule::AtRegisterPlus(..) => return Err(OmissionReason::CfaLoaded),
         };
         let (ra, fp) = (row.ra(), row.fp());
         // As gas: the bit that means SP elsewhere stays clear.

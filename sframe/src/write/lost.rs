@@ -65,7 +65,7 @@ pub enum OmissionReason {
 
     /// V2: the CFA is computed from a register that is neither SP nor FP.
     CfaRegister(BaseReg),
-    /// V2: the CFA is loaded from memory.
+    /// V2: the CFA is loaded from memory. V3: something is added to what is loaded.
     CfaLoaded,
     /// The CFA is on [another stack](unwind_core::Row::other_stack) than the frame.
     OtherStack,

@@ -5,6 +5,7 @@
 
 mod abi;
 mod dwarf;
+mod eh_return;
 mod entry;
 mod function;
 mod rule;

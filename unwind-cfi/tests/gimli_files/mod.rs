@@ -139,14 +139,19 @@ pub(crate) fn compare(bytes: &[u8], random: usize) -> Option<Comparison> {
             comparison.look_at_others(start, abi, rules.ok().flatten().as_ref(), row);
             // Lazy linkage tables have one row for all their code, so more than its start.
             for pc in [start, end - 1].into_iter().chain(pcs[chosen].iter().copied()) {
-                let machine = Machine { abi, pc, seed: pc.rotate_left(17) ^ 0x1234_5678 };
+                let machine =
+                    Machine { abi, pc, seed: pc.rotate_left(17) ^ 0x1234_5678, bits: u64::MAX };
                 let expected = machine.follow(&gimli_section, row, ra);
                 comparison.look(find(&mut sections, &mut scratch, pc), machine, Some(expected));
             }
         }
     }
     for (&pc, _) in pcs.iter().zip(&was_met).filter(|&(_, &met)| !met) {
-        comparison.look(find(&mut sections, &mut scratch, pc), Machine { abi, pc, seed: pc }, None);
+        comparison.look(
+            find(&mut sections, &mut scratch, pc),
+            Machine { abi, pc, seed: pc, bits: u64::MAX },
+            None,
+        );
     }
     Some(comparison)
 }

@@ -6,7 +6,9 @@ use gimli::{
     UnwindContextStorage, UnwindSection, UnwindTableRow, Value,
 };
 use unwind_cfi::CfiAbi;
-use unwind_core::{BaseReg, CfaRule, RegRule, Row};
+use unwind_core::{
+    BaseReg, CfaRule, DwarfReg, Memory, ReadError, RegRule, Registers, Row, VirtAddr,
+};
 
 pub(crate) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 
@@ -25,6 +27,8 @@ pub(crate) struct Machine {
     pub(crate) abi: CfiAbi,
     pub(crate) pc: u64,
     pub(crate) seed: u64,
+    /// The bits that registers and words have.
+    pub(crate) bits: u64,
 }
 
 /// What a row leads to.
@@ -78,11 +82,11 @@ impl Machine {
         if is_x86 && number == self.numbers().2 {
             return self.pc;
         }
-        self.mask(mix(self.seed.wrapping_add(u64::from(number))))
+        self.mask(mix(self.seed.wrapping_add(u64::from(number)))) & self.bits
     }
 
     pub(crate) fn word(self, addr: u64) -> u64 {
-        self.mask(mix(self.mask(addr) ^ self.seed.rotate_left(32)))
+        self.mask(mix(self.mask(addr) ^ self.seed.rotate_left(32))) & self.bits
     }
 
     fn plus(self, value: u64, offset: i64) -> u64 {
@@ -100,15 +104,23 @@ impl Machine {
 
     /// What our row leads to.
     pub(crate) fn apply(self, row: &Row) -> Option<Caller> {
+        if row.needs().is_some() {
+            return None;
+        }
         if row.is_outermost() {
             return Some(Caller::Outermost);
         }
-        let cfa = match row.cfa() {
+        let by_rule = match row.cfa() {
             CfaRule::Register(base, offset) => self.plus(self.base(base), offset.into()),
             CfaRule::AtRegister(base, offset) => {
                 self.word(self.plus(self.base(base), offset.into()))
             }
+            CfaRule::AtRegisterPlus(base, offset, plus) => {
+                let word = self.word(self.plus(self.base(base), offset.into()));
+                self.plus(word, plus.bytes().into())
+            }
         };
+        let cfa = row.other_stack_cfa().unwrap_or(by_rule);
         let value = |rule, number: u16| match rule {
             RegRule::Undefined => None,
             RegRule::SameValue => Some(self.register(number)),
@@ -216,5 +228,38 @@ impl Machine {
             return None;
         }
         Some(Caller::Found { cfa, ra, fp: value(fp).flatten() })
+    }
+}
+
+/// All registers are known.
+impl Registers for Machine {
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    fn sp(&self) -> u64 {
+        self.register(self.numbers().0)
+    }
+
+    fn fp(&self) -> Option<u64> {
+        Some(self.register(self.numbers().1))
+    }
+
+    fn get(&self, register: DwarfReg) -> Option<u64> {
+        Some(self.register(register.0.into()))
+    }
+}
+
+/// Words alone can be read, all of them.
+impl Memory for Machine {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let word = self.word(addr.get()).to_le_bytes();
+        match word.get(..buf.len()) {
+            Some(word) if buf.len() == usize::from(self.abi.address_size()) => {
+                buf.copy_from_slice(word);
+                Ok(())
+            }
+            _ => Err(ReadError::Invalid),
+        }
     }
 }

@@ -65,6 +65,20 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         self.start(task, recipients, Source::Walk { cache, walk: Some(walk) })
     }
 
+    /// The stack of the kernel entry that `cookie` is of, for whoever needs it apart from the
+    /// clients: an event that follows the task, say.
+    ///
+    /// It is the one in `cache` if that is of this entry, whoever had it walked; else `walk`
+    /// fills it, and a delivery that is lent the cache in the same entry does not walk again.
+    pub fn stack<'c>(
+        &self,
+        cookie: Cookie,
+        cache: &'c mut UnwindCache,
+        walk: impl FnOnce(&mut Trace),
+    ) -> &'c Trace {
+        cache.stack(StackOf::new(self.clients().instance(), cookie), &mut Some(walk))
+    }
+
     /// Starts to tell those who asked that there is no stack any more.
     #[must_use = "no client is told until the delivery is asked for the next client"]
     pub fn abandon<'a>(&'a self, task: &'a H::Task, reason: LossReason) -> Abandonment<'a> {

@@ -10,8 +10,9 @@ use crate::trace::{PackedFrame, Trace};
 /// of which instance that is.
 ///
 /// A delivery walks the stack of an entry once, into the cache that it is lent. Whoever
-/// lends the same cache again in that entry has the trace without another walk. The cache
-/// may live in the task, or in a pool for all tasks of an instance.
+/// lends the same cache again in that entry, to a delivery or to
+/// [`DeferredUnwind::stack`](super::DeferredUnwind::stack), has the trace without another
+/// walk. The cache may live in the task, or in a pool for all tasks of an instance.
 ///
 /// Like [`Trace`], a cache is made with room for `N` frames, `UnwindCache<[PackedFrame; N]>`,
 /// and lent as an `UnwindCache`: at most `9 * N + 64` bytes. One whose bytes are all zero is a
@@ -19,7 +20,7 @@ use crate::trace::{PackedFrame, Trace};
 #[derive(Clone)]
 #[repr(C)]
 pub struct UnwindCache<F: ?Sized = [PackedFrame]> {
-    /// Of which kernel entry the walk is, if a delivery did it.
+    /// Of which kernel entry the walk is.
     stack_of: StackOf,
     trace: Trace<F>,
 }

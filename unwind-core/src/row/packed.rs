@@ -3,7 +3,7 @@
 use core::num::NonZero;
 
 use crate::register::{BaseReg, DwarfReg};
-use crate::rule::{CfaRule, RegRule};
+use crate::rule::{Addend, CfaRule, RegRule};
 
 /// A rule without its offset, in two bytes.
 #[derive(Clone, Copy)]
@@ -22,6 +22,9 @@ impl Packed {
     /// What is computed from a register, resp. at that address.
     pub(super) const REGISTER: u8 = 4;
     pub(super) const AT_REGISTER: u8 = 5;
+    /// Of a CFA alone: what is at that address, and an [`Addend`] in the other bits.
+    const AT_REGISTER_PLUS: u8 = 6;
+    const KIND: u8 = 7;
 }
 
 /// A register number, with two that no ABI uses for the neutral names.
@@ -88,6 +91,25 @@ impl Packed {
         match rule {
             CfaRule::Register(base, offset) => (Self::new(Self::REGISTER, base), offset),
             CfaRule::AtRegister(base, offset) => (Self::new(Self::AT_REGISTER, base), offset),
+            CfaRule::AtRegisterPlus(base, offset, plus) => {
+                // A multiple of 4 whose sign is in two bits.
+                let [bits] = plus.0.wrapping_shl(1).to_ne_bytes();
+                (Self::new(Self::AT_REGISTER_PLUS | bits, base), offset)
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) const fn unpack_cfa(self, offset: i32) -> CfaRule {
+        let base = self.base.get();
+        match self.kind & Self::KIND {
+            Self::AT_REGISTER => CfaRule::AtRegister(base, offset),
+            Self::AT_REGISTER_PLUS => {
+                let bits = i8::from_ne_bytes([self.kind & !Self::KIND]);
+                let plus = Addend(bits.wrapping_shr(1));
+                CfaRule::AtRegisterPlus(base, offset, plus)
+            }
+            _ => CfaRule::Register(base, offset),
         }
     }
 
@@ -100,6 +122,12 @@ impl Packed {
             // Its kind is not zero.
             None => NonZero::<u32>::MAX,
         }
+    }
+
+    /// Whether a rule, not of a CFA, has an offset.
+    #[inline]
+    pub(super) const fn has_offset(self) -> bool {
+        self.kind >= Self::OFFSET
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use core::borrow::{Borrow, BorrowMut};
 use core::fmt;
 use core::iter::FusedIterator;
 
-use crate::addr::FramePc;
+use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::end::End;
 use crate::memory::Memory;
@@ -12,7 +12,7 @@ use crate::origin::Origin;
 use crate::register::Registers as _;
 use crate::return_addresses::ReturnAddresses;
 use crate::row::Row;
-use crate::source::RowSource;
+use crate::source::{FrameContext, RowSource};
 use crate::step_error::StepError;
 use crate::trace::{Provenance, TraceFrame};
 use crate::walk::cursor::Cursor;
@@ -316,7 +316,8 @@ where
         }
         match self.step_to_caller(at, row, false) {
             Err(StepError::UnknownRegister(register)) if self.recover(at, register) => {
-                self.step_to_caller(at, row, true)
+                let known = row.needs().and_then(|_| self.row_by_registers(at));
+                self.step_to_caller(at, known.as_ref().unwrap_or(row), true)
             }
             result => result,
         }
@@ -346,10 +347,13 @@ where
         let step = stepper.step(row)?;
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
-            Step::ZeroReturnAddress { cfa } => {
-                return match is_zero_an_end(row, at.is_by_fp, stack_end == Some(cfa)) {
-                    true => Ok(Next::ZeroReturnAddress { cfa }),
-                    false => Err(StepError::ZeroReturnAddress { cfa }),
+            Step::ZeroReturnAddress { cfa, slot } => {
+                if !is_zero_an_end(row, at.is_by_fp, stack_end == Some(cfa)) {
+                    return Err(StepError::ZeroReturnAddress { cfa });
+                }
+                return match slot.and_then(|slot| self.caller_beside(slot, at.sp)) {
+                    Some(pc) => Err(StepError::CallerBesideZero { cfa, pc }),
+                    None => Ok(Next::ZeroReturnAddress { cfa }),
                 };
             }
             Step::Caller(caller) => caller,
@@ -367,6 +371,50 @@ where
         let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };
         let is_after_trampoline = real.is_some();
         Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_after_trampoline })
+    }
+
+    /// A return address beside a slot of the stack that has a zero: up to
+    /// [`WORDS_ABOVE_ZERO`] above it, or just below it, on the stack of a frame with this stack pointer.
+    ///
+    /// The slot below is looked at for rows that are wrong by one. Below that are what the frame
+    /// has not written yet and what functions before have left, which tells nothing.
+    // A walk comes here once at most, at its end.
+    #[cold]
+    #[inline(never)]
+    fn caller_beside(&mut self, slot: VirtAddr, sp: u64) -> Option<VirtAddr> {
+        let word = A::WORD.bytes();
+        let Walker { arch, stack_end, .. } = &*self.walker;
+        let (bottom, end) = (arch.stack_addr(sp), stack_end.map(|end| arch.stack_addr(end)));
+        let below = slot.checked_sub(word).filter(|below| *below >= bottom);
+        let above = (1..=WORDS_ABOVE_ZERO).map_while(|n| slot.checked_add(n.wrapping_mul(word)));
+        let on_stack = |addr: &VirtAddr| end.is_none_or(|end| *addr < end);
+        for addr in below.into_iter().chain(above.take_while(on_stack)) {
+            // What is mapped ends here.
+            let Ok(value) = self.mem.read_word(addr, A::WORD) else { break };
+            let pc = self.walker.arch.code_addr(value).filter(|_| value != 0);
+            if pc.is_some_and(|pc| self.is_caller(pc)) {
+                return pc;
+            }
+        }
+        None
+    }
+
+    /// Whether a value is the return address of a call in code that the source knows, or of a
+    /// signal handler, which nothing has called. Where the code cannot be read, a table has to know
+    /// it: a convention knows any address.
+    fn is_caller(&mut self, pc: VirtAddr) -> bool {
+        let Self { walker, mem, .. } = self;
+        let pc = FramePc::Return(pc);
+        if !walker.code.is_code(pc.lookup_addr()) {
+            return false;
+        }
+        let is_called = walker.arch.follows_call(pc.addr(), *mem);
+        match walker.source.row(&FrameContext::new(pc, 0, None, None), *mem) {
+            Ok(Some(row)) if row.is_signal() => true,
+            Ok(Some(row)) => is_called.unwrap_or(row.origin() != Origin::FramePointer),
+            Ok(None) => false,
+            Err(_) => is_called == Some(true),
+        }
     }
 
     /// Makes what a signal interrupted the next frame, and returns its stack
@@ -390,6 +438,9 @@ where
         }
     }
 }
+
+/// How far above a return address of zero a walk looks for one that is not: an ordinary frame.
+const WORDS_ABOVE_ZERO: u64 = 64;
 
 /// Whose registers a walk keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

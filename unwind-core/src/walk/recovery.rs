@@ -57,6 +57,15 @@ where
         found.is_some()
     }
 
+    /// The source's row of a frame whose registers are those that are kept.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn row_by_registers(&mut self, at: &Cursor) -> Option<Row> {
+        let Self { walker, mem, registers, .. } = self;
+        let frame = at.context(Some((*registers).borrow()));
+        walker.source.row(&frame, *mem).ok().flatten()
+    }
+
     /// The registers of `at`, from those that are kept.
     #[inline(never)]
     fn registers_at(&mut self, at: &Cursor, is_innermost: bool) -> Option<A::Regs> {
@@ -97,7 +106,10 @@ where
             }
         };
         let LookedUp::Row(row) = walker.look_up(&at, known, false, *mem) else { return None };
-        let row = row.ok().flatten();
+        let mut row = row.ok().flatten();
+        if row.is_some_and(|row| row.needs().is_some()) {
+            row = walker.source.row(&at.context(Some(registers)), *mem).ok().flatten();
+        }
         let by_source = row.and_then(|row| step(walker, mem, &row));
         let (caller, rules) = match by_source {
             Some(caller) => (caller, walker.source.register_rules(&frame, *mem).ok().flatten()),

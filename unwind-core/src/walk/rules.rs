@@ -47,8 +47,8 @@ pub(super) fn check_cfa(cfa: u64, word: WordSize, stack_end: Option<u64>) -> Res
 }
 
 /// Whether a return address of zero to which `row` leads is how start-up code marks the
-/// outermost frame. `is_last`: it is in the last slot of the stack, which is no zero like any
-/// other.
+/// outermost frame, unless a return address is beside it. `is_last`: it is in the last slot of the
+/// stack, which is no zero like any other.
 pub(super) fn is_zero_an_end(row: &Row, is_by_fp: bool, is_last: bool) -> bool {
     let is_guess = matches!(row.origin(), Origin::FramePointer | Origin::Instructions);
     is_last && !row.is_guess() || !(is_guess || is_by_fp && row.is_from_sp())

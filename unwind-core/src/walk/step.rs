@@ -7,7 +7,7 @@ use crate::addr::VirtAddr;
 use crate::arch::Arch;
 use crate::memory::{Memory, ReadError};
 use crate::register::{BaseReg, Registers as _};
-use crate::row::Row;
+use crate::row::{Needs, Row};
 use crate::rule::{CfaRule, RegRule};
 use crate::step_error::StepError;
 use crate::walk::rules::{check_cfa, check_frame_pointer, check_progress};
@@ -23,6 +23,8 @@ pub(crate) enum Step {
     ZeroReturnAddress {
         /// The frame's CFA.
         cfa: u64,
+        /// Where the return address was saved, if in memory.
+        slot: Option<VirtAddr>,
     },
 }
 
@@ -49,10 +51,8 @@ pub(crate) enum FramePointer {
     Assumed(u64),
     /// A row says that it cannot be recovered, or the sample does not have it.
     Undefined,
-    /// It was saved here, which can never be read.
-    Invalid(VirtAddr),
-    /// It was saved here, which may be readable at another time.
-    NotResident(VirtAddr),
+    /// It was saved here, which cannot be read, or not now.
+    Unreadable(VirtAddr, ReadError),
     /// Its rule needs this register, whose value is not known.
     NeedsRegister(BaseReg),
     /// Its rule leaves the address space.
@@ -92,10 +92,7 @@ impl FramePointer {
         Err(match self {
             Self::Known(value) | Self::Assumed(value) => return Ok(value),
             Self::Undefined => StepError::UnknownRegister(base),
-            Self::Invalid(addr) => StepError::Unreadable { addr, error: ReadError::Invalid },
-            Self::NotResident(addr) => {
-                StepError::Unreadable { addr, error: ReadError::NotResident }
-            }
+            Self::Unreadable(addr, error) => StepError::Unreadable { addr, error },
             Self::NeedsRegister(base) => StepError::UnknownRegister(base),
             Self::Overflow => StepError::Overflow,
         })
@@ -105,8 +102,7 @@ impl FramePointer {
     const fn saved(addr: VirtAddr, word: Result<u64, ReadError>) -> Self {
         match word {
             Ok(value) => Self::Known(value),
-            Err(ReadError::Invalid) => Self::Invalid(addr),
-            Err(ReadError::NotResident) => Self::NotResident(addr),
+            Err(error) => Self::Unreadable(addr, error),
         }
     }
 }
@@ -133,12 +129,18 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         if ra_rule == RegRule::Undefined {
             return Ok(Step::Outermost);
         }
-        let cfa = match row.other_stack_cfa() {
-            // Stacks have no order.
-            Some(cfa) => cfa,
-            None => {
-                let cfa = self.cfa(row.cfa())?;
-                if !row.is_signal() {
+        let cfa = match row.is_by_rules() {
+            false => match (row.needs(), row.other_stack_cfa()) {
+                (Some(needs), _) => return Err(self.unmet(needs)),
+                // Stacks have no order.
+                (None, cfa) => cfa.ok_or(StepError::BadRule)?,
+            },
+            true => {
+                // Code that says so, or keeps its CFA in a register of its own, may have come from
+                // any stack.
+                let rises = !row.is_signal();
+                let cfa = self.cfa(row.cfa(), rises)?;
+                if rises && (!row.is_from_other_register() || Self::is_of_stack(row.cfa())) {
                     // Only where all registers are known can one have the return address.
                     check_progress(cfa, self.sp, self.is_innermost)?;
                 }
@@ -148,7 +150,7 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         check_cfa(cfa, A::WORD, self.stack_end)?;
         let (ra, ra_slot) = self.return_address(ra_rule, cfa)?;
         if ra == 0 {
-            return Ok(Step::ZeroReturnAddress { cfa });
+            return Ok(Step::ZeroReturnAddress { cfa, slot: ra_slot });
         }
         // The CFA and the return address are the caller: it does not take its frame
         // pointer to go there.
@@ -156,23 +158,48 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         Ok(Step::Caller(Caller { cfa, ra, ra_slot, fp }))
     }
 
-    fn cfa(&mut self, rule: CfaRule) -> Result<u64, StepError> {
+    /// Whether a CFA is found from the stack or frame pointer, by their numbers.
+    fn is_of_stack(rule: CfaRule) -> bool {
+        let CfaRule::Register(base, _) = rule else { return false };
+        [A::SP, A::FP].iter().flatten().any(|&reg| base == BaseReg::Reg(reg))
+    }
+
+    /// Why a row that needs something tells no caller.
+    #[cold]
+    fn unmet(&mut self, needs: Needs) -> StepError {
+        match needs {
+            Needs::Register(register) => StepError::UnknownRegister(register),
+            Needs::Memory(addr) => {
+                // It may be there by now: the next walk will see it.
+                let read = self.mem.read_word(addr, A::WORD);
+                let error = read.err().unwrap_or(ReadError::NotResident);
+                StepError::Unreadable { addr, error }
+            }
+        }
+    }
+
+    fn cfa(&mut self, rule: CfaRule, rises: bool) -> Result<u64, StepError> {
         match rule {
             CfaRule::Register(base, offset) => {
-                let value = self.cfa_base(base)?;
+                let value = self.cfa_base(base, rises)?;
                 A::WORD.offset(value, offset).ok_or(StepError::Overflow)
             }
             CfaRule::AtRegister(base, offset) => {
-                let value = self.cfa_base(base)?;
+                let value = self.cfa_base(base, rises)?;
                 self.load(value, offset).map(|(word, _)| word)
+            }
+            CfaRule::AtRegisterPlus(base, offset, plus) => {
+                let value = self.cfa_base(base, rises)?;
+                let (word, _) = self.load(value, offset)?;
+                A::WORD.offset(word, plus.bytes()).ok_or(StepError::Overflow)
             }
         }
     }
 
     /// The register that the CFA is computed from.
-    fn cfa_base(&self, base: BaseReg) -> Result<u64, StepError> {
+    fn cfa_base(&self, base: BaseReg, rises: bool) -> Result<u64, StepError> {
         let value = self.register(base)?;
-        if base == BaseReg::Fp {
+        if base == BaseReg::Fp && rises {
             check_frame_pointer(value, self.sp)?;
         }
         Ok(value)

@@ -187,7 +187,7 @@ fn ask<A: Arch, S: RowSource<A>, C: RowStore, M: Memory>(
 ) -> LookedUp<S::Error> {
     if !is_missed {
         if let Some(row) = cache.find(frame.lookup_addr(), A::WORD) {
-            return LookedUp::Row(Ok(Some(row)));
+            return LookedUp::Row(Ok(row));
         }
     }
     // Looked at where it is returned, so that it is not copied.
@@ -205,6 +205,15 @@ fn ask<A: Arch, S: RowSource<A>, C: RowStore, M: Memory>(
                 false => Counted::Unkept,
             }
         }
+        LookedUp::Row(Ok(None)) if !frame.needs_more_than_addr() => {
+            match cache.insert_absent(frame.lookup_addr()) && is_missed {
+                true => {
+                    cache.count(Counted::Fetched);
+                    return LookedUp::Kept;
+                }
+                false => Counted::Missed,
+            }
+        }
         _ => Counted::Missed,
     };
     cache.count(counted);
@@ -215,6 +224,6 @@ fn ask<A: Arch, S: RowSource<A>, C: RowStore, M: Memory>(
 pub(super) enum LookedUp<E> {
     /// What is not in the cache, or is and was asked for.
     Row(Result<Option<Row>, E>),
-    /// A row that is in the cache from now on.
+    /// A row, or that there is none, that is in the cache from now on.
     Kept,
 }

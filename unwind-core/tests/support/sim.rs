@@ -86,7 +86,8 @@ pub fn walk_frames(pcs: &[u64], trace: &mut Trace) {
     // Each frame: the caller's frame pointer, then the return address.
     let mut words = Vec::new();
     for (&ra, at) in callers.iter().chain(&[0]).zip(1_u64..) {
-        words.extend([BASE + 16 * at, ra]);
+        // Start-up code leaves a zero for the frame pointer, too.
+        words.extend([if ra == 0 { 0 } else { BASE + 16 * at }, ra]);
     }
     let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
     let mut memory = SliceMemory::new(VirtAddr::new(BASE), &bytes);

@@ -1,7 +1,7 @@
 //! Walks with a cache: which rows they look up, and which they keep.
 use unwind_core::{
-    CfaRule, End, FrameContext, Memory, RegRule, Row, RowCache, RowSource, SliceMemory, Trace,
-    VirtAddr, Walker,
+    CfaRule, Coverage, End, FrameContext, Memory, RegRule, Row, RowCache, RowSource, SliceMemory,
+    Trace, TraceFrame, VirtAddr, Walker, WordSize,
 };
 
 use crate::toy::{
@@ -106,7 +106,7 @@ fn a_used_row_stays(may_be_missing: bool) {
 #[test]
 fn a_row_that_took_more_than_the_address_is_looked_up_for_each_frame() {
     let looks: [Look; 4] = [
-        |frame| _ = frame.pc(),
+        |frame| frame.may_change(),
         |frame| _ = frame.sp(),
         |frame| _ = frame.fp(),
         |frame| _ = frame.registers(),
@@ -138,6 +138,117 @@ fn a_row_that_took_more_than_the_address_is_looked_up_for_each_frame() {
             assert_eq!(cache.stats().hits, 0);
             assert_eq!(cache.stats().unkept, 9);
         }
+    }
+}
+
+#[test]
+fn l2_what_was_found_by_the_pc_is_kept_of_callers_alone() {
+    let (regs, mut stack) = three_frames();
+    let script = Script::new([(0x1000, FP), (0x2000, FP), (0x3000, Row::outermost())]);
+    let mut cache = RowCache::<16>::new();
+    for asked in [&[0x1010, 0x200f, 0x300f][..], &[0x1010], &[0x1010]] {
+        let mut source = Noting { look: |frame| _ = frame.pc(), ..Noting::new(script.clone()) };
+        assert_eq!(trace(&mut source, &mut cache, regs, &mut stack), [0x1010, 0x2010, 0x3010]);
+        source.asked.dedup();
+        assert_eq!(source.asked, asked);
+    }
+}
+
+/// Frame pointers, for a fallback: guesses if they are not trusted, and known to be the row of all
+/// frames or not.
+struct Pointers<const TRUSTED: bool, const OF_ALL: bool>;
+
+impl<const TRUSTED: bool, const OF_ALL: bool> RowSource<Toy> for Pointers<TRUSTED, OF_ALL> {
+    type Error = BadTable;
+    const COVERAGE: Coverage = match OF_ALL {
+        true => Coverage::FramePointer { is_guess: !TRUSTED },
+        false => Coverage::Unknown,
+    };
+
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, BadTable> {
+        let row = Row::frame_pointer(WordSize::Eight);
+        Ok(Some(if TRUSTED { row } else { row.with_guess() }))
+    }
+}
+
+/// Walks with this fallback, twice by one cache, and compares with walks without one. Returns
+/// which rows were looked up by each.
+fn asked_twice<F>(
+    script: &Script,
+    cache: &mut RowCache<16>,
+    fallback: impl Fn() -> F,
+) -> [Vec<u64>; 2]
+where
+    F: RowSource<Toy, Error = BadTable>,
+{
+    let (regs, mut stack) = three_frames();
+    [(), ()].map(|()| {
+        let mut plain = Walker::new(Toy, script.clone()).fallback(fallback());
+        let mut frames = plain.frames(regs, &mut stack);
+        let expected: Vec<TraceFrame> = frames.by_ref().map(TraceFrame::from).collect();
+        let (end, is_complete) = (frames.end(), frames.is_complete());
+        let mut source = Noting::new(script.clone());
+        let mut trace = Trace::<[_; 8]>::new();
+        let walker = Walker::new(Toy, &mut source).cache(cache).fallback(fallback());
+        { walker }.trace(regs, &mut stack, &mut trace);
+        assert_eq!(trace.frames().collect::<Vec<_>>(), expected);
+        assert_eq!(trace.end(), end.map(same_in_trace));
+        assert_eq!(trace.is_complete(), is_complete);
+        source.asked
+    })
+}
+
+#[test]
+fn l2_that_there_is_no_row_is_kept_like_a_row() {
+    for rows in [
+        &[(0x1000, FP), (0x3000, Row::outermost())][..],
+        &[(0x2000, FP), (0x3000, Row::outermost())],
+        &[(0x3000, Row::outermost())],
+        &[(0x1000, FP), (0x2000, FP)],
+        &[],
+    ] {
+        let script = Script::new(rows.iter().copied());
+        let all = vec![0x1010, 0x200f, 0x300f];
+        let cache = || RowCache::<16>::new();
+        let of_all = asked_twice(&script, &mut cache(), || Pointers::<false, true>);
+        assert_eq!(of_all, [all.clone(), vec![]]);
+        let trusted = asked_twice(&script, &mut cache(), || Pointers::<true, true>);
+        assert_eq!(trusted, [all.clone(), vec![]]);
+        let unknown = asked_twice(&script, &mut cache(), || Pointers::<false, false>);
+        assert_eq!(unknown, [all, vec![]]);
+        // A walk without a fallback ends where there is no row.
+        let [first, second] = asked_twice(&script, &mut cache(), || Script::new([]));
+        assert!(!first.is_empty() && second.is_empty(), "{first:x?} {second:x?}");
+    }
+}
+
+#[test]
+fn l2_a_cache_without_rows_is_of_the_source_and_not_of_the_fallback() {
+    let script = Script::new([(0x1000, FP), (0x3000, Row::outermost())]);
+    let mut cache = RowCache::<16>::new();
+    // Each of the walks is compared with one that has no cache: whether it is complete, too.
+    asked_twice(&script, &mut cache, || Pointers::<true, true>);
+    let guessed = asked_twice(&script, &mut cache, || Pointers::<false, true>);
+    let without = asked_twice(&script, &mut cache, || Script::new([]));
+    assert_eq!([guessed, without].as_flattened().concat(), [0_u64; 0]);
+}
+
+#[test]
+fn l2_that_memory_was_absent_where_a_row_is_looked_for_is_not_kept() {
+    let (regs, mut stack) = three_frames();
+    let mut cache = RowCache::<16>::new();
+    for _ in 0..3 {
+        let script = Script::new([(0x1000, FP), (0x3000, Row::outermost())]);
+        let mut source = Noting { look: |frame| frame.may_change(), ..Noting::new(script) };
+        let walker = Walker::new(Toy, &mut source).cache(&mut cache);
+        let mut walker = walker.fallback(Pointers::<false, true>);
+        walker.trace(regs, &mut stack, &mut Trace::<[_; 8]>::new());
+        source.asked.dedup();
+        assert_eq!(source.asked, [0x1010, 0x200f, 0x300f]);
     }
 }
 

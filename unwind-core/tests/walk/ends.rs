@@ -156,3 +156,69 @@ fn a_mode_that_cannot_be_walked_has_no_frames_and_says_so() {
     assert!(frames.next().is_none());
     assert_eq!(frames.end(), Some(End::NotWalkable));
 }
+
+/// A zero is the return address of the second function, whose row says so, and these words are
+/// above it.
+fn above_a_zero(words: &[u64]) -> End<BadTable> {
+    let script = Script::new([(0x1000, locals(8)), (0x2000, locals(8)), (0x3000, FP)]);
+    let mut stack = Stack::new([(0x8008, 0x2010), (0x8010, 7), (0x8018, 0)]);
+    let above = (0x8020..).step_by(8).zip(words).map(|(at, &word)| (at, Some(word)));
+    stack.0.extend(above);
+    let (pcs, end) = walk(script, START, &stack);
+    assert_eq!(pcs, [0x1010, 0x2010]);
+    end
+}
+
+#[test]
+fn u1_a_zero_with_a_return_address_above_it_is_not_the_end_of_a_stack() {
+    let beside = |pc| {
+        let (cfa, pc) = (0x8020, VirtAddr::new(pc));
+        End::Step(StepError::CallerBesideZero { cfa, pc })
+    };
+    assert_eq!(above_a_zero(&[0x3010]), beside(0x3010));
+    assert!(!beside(0x3010).is_outermost());
+    let mut words = [1; 80];
+    words[63] = 0x2080;
+    assert_eq!(above_a_zero(&words), beside(0x2080));
+    // Further up than an ordinary frame.
+    words.swap(63, 64);
+    assert_eq!(above_a_zero(&words), End::ZeroReturnAddress);
+    // No code, code without a table, and nothing.
+    for words in [&[0, 7, 0x8040, 0x1_3010][..], &[0x4010, 0x5010], &[]] {
+        assert_eq!(above_a_zero(words), End::ZeroReturnAddress, "{words:x?}");
+    }
+}
+
+#[test]
+fn u1_a_zero_just_above_a_return_address_is_not_the_end_of_a_stack() {
+    let end = |slots: i32, words: [u64; 4]| {
+        let script = Script::new([(0x1000, locals(8 * slots)), (0x2000, locals(0))]);
+        let stack = Stack::new((0x8000..).step_by(8).zip(words));
+        walk(script, START, &stack).1
+    };
+    let pc = VirtAddr::new(0x2010);
+    let beside = |cfa| End::Step(StepError::CallerBesideZero { cfa, pc });
+    assert_eq!(end(1, [0x2010, 0, 0, 0]), beside(0x8010));
+    assert_eq!(end(2, [7, 0x2010, 0, 0]), beside(0x8018));
+    // What lies two words below may be of a function that has returned.
+    assert_eq!(end(2, [0x2010, 7, 0, 0]), End::ZeroReturnAddress);
+    // Below the stack pointer.
+    let script = Script::new([(0x1000, locals(0))]);
+    let stack = Stack::new([(0x7ff8, 0x1010), (0x8000, 0), (0x8008, 0)]);
+    assert_eq!(walk(script, START, &stack).1, End::ZeroReturnAddress);
+}
+
+#[test]
+fn u1_where_the_stack_ends_nothing_above_is_looked_at() {
+    let script = || Script::new([(0x1000, locals(0)), (0x2000, locals(0))]);
+    let mut stack = Stack::new([(0x8000, 0), (0x8008, 0x2010)]);
+    for (stack_end, is_end) in [(None, false), (Some(0x8010), false), (Some(0x8008), true)] {
+        let mut walker = Walker::new(Toy, script());
+        if let Some(end) = stack_end {
+            walker = walker.stack_end(end);
+        }
+        let mut frames = walker.frames(START, &mut stack);
+        assert_eq!(frames.by_ref().count(), 1);
+        assert_eq!(frames.is_complete(), is_end, "{stack_end:?}");
+    }
+}

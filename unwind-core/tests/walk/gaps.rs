@@ -1,7 +1,5 @@
 //! Marks where callers may be missing.
-use unwind_core::{
-    CallerFrame, End, Frame, IncrementalTrace, Origin, Row, RowCache, RowSource, Trace, Walker,
-};
+use unwind_core::{CallerFrame, End, Frame, Origin, Row, RowCache, RowSource, Trace, Walker};
 
 use crate::toy::{
     AlwaysFp, BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals,
@@ -38,7 +36,6 @@ where
     assert!(at.is_none());
 
     let mut cache = RowCache::<16>::new();
-    let mut last = IncrementalTrace::<8>::new();
     for _ in 0..3 {
         let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
         let mut walker = walker.fallback(fallback.clone());
@@ -66,11 +63,6 @@ where
         let mut trace = Trace::<[_; 8]>::new();
         walker.trace(regs, stack, &mut trace);
         assert!(trace.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));
-        assert_eq!(trace.is_complete(), is_complete);
-        walker.trace_incremental(regs, stack, &mut last);
-        assert!(last.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));
-        assert_eq!(last.is_complete(), is_complete);
-        last.copy_to(&mut trace);
         assert_eq!(trace.is_complete(), is_complete);
     }
     (gaps, is_complete)

@@ -9,6 +9,7 @@ mod gaps;
 mod limits;
 mod other_stack;
 mod position;
+mod recovery;
 mod return_addresses;
 mod rows_by_key;
 mod rules;

@@ -1,10 +1,11 @@
 //! Frames whose caller is on another stack.
 
 use unwind_core::{
-    End, FramePc, IncrementalTrace, Origin, Row, RowCache, StepError, Trace, VirtAddr, Walker,
+    Addend, BaseReg, CfaRule, End, FramePc, Origin, ReadError, RegRule, Row, RowCache, StepError,
+    Trace, VirtAddr, Walker,
 };
 
-use crate::toy::{FP, START, Script, Stack, Toy, locals, pcs, same_in_trace, walk};
+use crate::toy::{FP, R3, Regs, START, Script, Stack, Toy, locals, pcs, same_in_trace, walk};
 
 /// Code at 0x2000, which a function at 0x1000 was called by, has changed to this stack from the
 /// one at 0x3000.
@@ -72,10 +73,9 @@ fn the_frame_pointer_of_another_stack_is_known_only_where_the_row_keeps_it() {
 }
 
 #[test]
-fn traces_of_both_kinds_follow_and_see_what_has_changed_on_either_stack() {
+fn a_trace_follows_and_sees_what_has_changed_on_either_stack() {
     let (script, mut stack) = switched(true);
     let mut cache = RowCache::<64>::new();
-    let mut last = IncrementalTrace::<16>::new();
     for (at, word) in [
         (0x8008, 0x2010),
         (0x3008, 0x3030),
@@ -91,8 +91,117 @@ fn traces_of_both_kinds_follow_and_see_what_has_changed_on_either_stack() {
         walker.trace(START, &mut stack, &mut trace);
         assert_eq!(trace.frames().map(|frame| frame.pc.addr().get()).collect::<Vec<_>>(), expected);
         assert_eq!(trace.end(), Some(same_in_trace(end)));
-        walker.trace_incremental(START, &mut stack, &mut last);
-        assert_eq!(last.frames().map(|frame| frame.pc.addr().get()).collect::<Vec<_>>(), expected);
-        assert_eq!(last.end(), Some(same_in_trace(end)));
+    }
+}
+
+#[test]
+fn u2_a_cfa_is_a_word_that_was_saved_and_what_is_added_to_it() {
+    // It has aligned its stack, and keeps the stack pointer of before.
+    let saved = CfaRule::AtRegisterPlus(BaseReg::Sp, 16, Addend::new(8).unwrap());
+    let aligned = Row::new(saved, RegRule::Offset(-8), RegRule::Offset(-16));
+    let script = Script::new([
+        (0x1000, locals(8)),
+        (0x2000, aligned),
+        (0x3000, FP),
+        (0x4000, Row::outermost()),
+    ]);
+    let stack = Stack::new([
+        (0x8008, 0x2010),
+        (0x8020, 0x8070),
+        (0x8068, 0x80f0),
+        (0x8070, 0x3010),
+        (0x80f0, 0),
+        (0x80f8, 0x4010),
+    ]);
+    let (frames, end) = walk(script.clone(), START, &stack);
+    assert_eq!((frames, end), (vec![0x1010, 0x2010, 0x3010, 0x4010], End::Outermost));
+    let mut cache = RowCache::<64>::new();
+    for _ in 0..3 {
+        let mut trace = Trace::<[_; 16]>::default();
+        let mut walker = Walker::new(Toy, script.clone()).cache(&mut cache);
+        walker.trace(START, &mut stack.clone(), &mut trace);
+        assert_eq!((trace.len(), trace.end()), (4, Some(End::Outermost)));
+    }
+    // What cannot be read, or does not rise, is told as of any other row.
+    for (word, expected) in [
+        (
+            None,
+            StepError::Unreadable { addr: VirtAddr::new(0x8020), error: ReadError::NotResident },
+        ),
+        (Some(0x8000), StepError::NoProgress { cfa: 0x8008, sp: 0x8010 }),
+        (Some(0x8071), StepError::Misaligned { cfa: 0x8079 }),
+        (Some(u64::MAX), StepError::Overflow),
+    ] {
+        let mut stack = stack.clone();
+        stack.0.insert(0x8020, word);
+        assert_eq!(walk(script.clone(), START, &stack).1, End::Step(expected));
+    }
+}
+
+#[test]
+fn u3_code_that_says_so_has_its_caller_on_a_lower_stack() {
+    // As OCaml's functions that call on the system's stack: rules lead back, no context does.
+    let loaded = CfaRule::AtRegisterPlus(BaseReg::Sp, 0, Addend::new(8).unwrap());
+    for cfa in [loaded, CfaRule::fp(16), CfaRule::AtRegister(BaseReg::Sp, 8)] {
+        let row = Row::new(cfa, RegRule::Offset(-8), RegRule::SameValue).with_signal();
+        let script = Script::new([
+            (0x1000, locals(8)),
+            (0x2000, row),
+            (0x3000, locals(0)),
+            (0x4000, Row::outermost()),
+        ]);
+        let mut stack = Stack::new([
+            (0x8008, 0x2010),
+            (0x8010, 0x3008),
+            (0x8018, 0x3010),
+            (0x3008, 0x3020),
+            (0x3010, 0x4020),
+        ]);
+        let start = Regs { fp: Some(0x3000), ..START };
+        let mut walker = Walker::new(Toy, script);
+        let mut frames = walker.frames(start, &mut stack);
+        let seen: Vec<_> = frames.by_ref().collect();
+        assert_eq!(pcs(&seen), [0x1010, 0x2010, 0x3020, 0x4020], "{cfa}");
+        assert_eq!((seen[1].cfa, seen[2].pc.is_exact()), (Some(0x3010), true));
+        assert!(frames.is_complete());
+    }
+}
+
+#[test]
+fn u3_a_ring_of_such_code_ends_with_the_limit() {
+    let loaded = CfaRule::AtRegister(BaseReg::Sp, 0);
+    let row = Row::new(loaded, RegRule::Offset(-8), RegRule::SameValue).with_signal();
+    let script = Script::new([(0x1000, row)]);
+    let stack = Stack::new([
+        (0x8000, 0x3010),
+        (0x3008, 0x1020),
+        (0x3010, 0x8010),
+        (0x8008, 0x1020),
+        (0x8010, 0x3010),
+    ]);
+    let (frames, end) = walk(script, START, &stack);
+    assert_eq!((frames.len(), end), (510, End::FrameLimit));
+}
+
+#[test]
+fn u3_code_that_keeps_its_cfa_in_a_register_may_have_come_from_a_lower_stack() {
+    // As OCaml's functions around a call that needs no more than the system's stack.
+    let kept = CfaRule::Register(BaseReg::Reg(R3), 16);
+    let row = Row::new(kept, RegRule::Offset(-8), RegRule::SameValue);
+    for (row, follows) in [
+        (row, true),
+        (row.with_origin(Origin::CallFrames), true),
+        (row.with_origin(Origin::Instructions), false),
+        (locals(0), false),
+    ] {
+        let script = Script::new([(0x1000, row), (0x3000, locals(0)), (0x4000, Row::outermost())]);
+        let stack = Stack::new([(0x3008, 0x3020), (0x3010, 0x4020)]);
+        let start = Regs { r3: Some(0x3000), ..START };
+        let (frames, end) = walk(script, start, &stack);
+        if follows {
+            assert_eq!((frames, end), (vec![0x1010, 0x3020, 0x4020], End::Outermost));
+        } else {
+            assert_eq!(frames, [0x1010], "{row}");
+        }
     }
 }

@@ -59,6 +59,24 @@ fn walk(cache: &mut RowCache<64>, by: u64, table: Option<u64>, script: &Script) 
 }
 
 #[test]
+fn l2_that_a_table_has_no_row_is_kept_for_all_address_spaces() {
+    let (regs, stack) = three_frames();
+    let mut cache = RowCache::<64>::new();
+    for (by, asked) in [(0, 2), (0x4000, 0), (0x8000, 0)] {
+        let moved = |word| if word & !0xff == 0x2000 { word + by } else { word };
+        let mut stack = Stack(stack.0.iter().map(|(&at, word)| (at, word.map(moved))).collect());
+        let script = Script::new([(0x1000, FP)]);
+        let mut source = Moved { script, by, asked: 0 };
+        let keys = Keys { by, table: Some(7) };
+        let mut walker = Walker::new(Toy, &mut source).cache_by_key(&mut cache, keys);
+        let mut trace = unwind_core::Trace::<[_; 8]>::new();
+        walker.trace(Regs { pc: regs.pc + by, ..regs }, &mut stack, &mut trace);
+        assert_eq!((trace.len(), trace.end()), (2, Some(unwind_core::End::NoRow)));
+        assert_eq!(source.asked, asked, "{by:#x}");
+    }
+}
+
+#[test]
 fn a_row_that_was_looked_up_in_one_address_space_is_kept_for_all() {
     let mut cache = RowCache::new();
     let script = all_with_frame_pointers();

@@ -1,5 +1,5 @@
 //! Walks that are kept.
-use unwind_core::{End, FramePc, IncrementalTrace, Origin, Row, Trace, VirtAddr, Walker};
+use unwind_core::{End, FramePc, Origin, Row, Trace, VirtAddr, Walker};
 
 use crate::toy::{
     BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals, three_frames,
@@ -43,17 +43,14 @@ fn a_trace_has_the_number_of_a_tables_error_and_the_address_that_the_table_was_a
         let last = frames.by_ref().last().unwrap();
         assert_eq!(frames.end(), Some(End::Table(error)));
         let mut trace = Trace::<[_; 8]>::new();
-        let mut incremental = IncrementalTrace::<8>::new();
         walker.trace(regs, &mut stack, &mut trace);
-        walker.trace_incremental(regs, &mut stack, &mut incremental);
-        for end in [trace.end(), incremental.end()] {
-            let Some(End::Table(fault)) = end else { panic!("{end:?}") };
-            assert_eq!((fault.addr, fault.code), (last.pc.lookup_addr(), code));
-            assert_eq!(
-                (fault.is_not_resident, end.unwrap().is_retryable()),
-                (is_not_resident, is_not_resident)
-            );
-        }
+        let end = trace.end();
+        let Some(End::Table(fault)) = end else { panic!("{end:?}") };
+        assert_eq!((fault.addr, fault.code), (last.pc.lookup_addr(), code));
+        assert_eq!(
+            (fault.is_not_resident, end.unwrap().is_retryable()),
+            (is_not_resident, is_not_resident)
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! Frame pointers that a walk cannot recover: it goes without, until a row needs one.
 use unwind_core::{
-    BaseReg, CfaRule, DwarfReg, End, Frame, IncrementalTrace, ReadError, RegRule, Row, RowCache,
-    StepError, Trace, VirtAddr, Walker,
+    BaseReg, CfaRule, DwarfReg, End, Frame, ReadError, RegRule, Row, RowCache, StepError, Trace,
+    VirtAddr, Walker,
 };
 
 use crate::toy::{AlwaysFp, BadTable, FP, R3, Regs, START, Script, Stack, Toy, locals, pcs};
@@ -17,7 +17,6 @@ fn walk(script: &Script, regs: Regs, stack: &Stack) -> (Vec<Frame>, End<BadTable
     let last_addr = frames.last().unwrap().pc.lookup_addr();
     let end_in_trace = end.with_fault(last_addr);
     let mut cache = RowCache::<16>::new();
-    let mut last = IncrementalTrace::<8>::new();
     let found = |frame: &Frame| (frame.pc, frame.provenance);
     for _ in 0..3 {
         let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
@@ -27,10 +26,6 @@ fn walk(script: &Script, regs: Regs, stack: &Stack) -> (Vec<Frame>, End<BadTable
         let traced = trace.frames().map(|frame| (frame.pc, frame.provenance));
         assert!(traced.eq(frames.iter().map(found)), "{trace:?}");
         assert_eq!((trace.end(), trace.is_complete()), (Some(end_in_trace), is_complete));
-        walker.trace_incremental(regs, stack, &mut last);
-        let retraced = last.frames().map(|frame| (frame.pc, frame.provenance));
-        assert!(retraced.eq(frames.iter().map(found)), "{last:?}");
-        assert_eq!((last.end(), last.is_complete()), (Some(end_in_trace), is_complete));
     }
     (frames, end)
 }

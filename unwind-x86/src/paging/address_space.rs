@@ -18,6 +18,10 @@ pub struct ControlRegisters {
     pub cr4: u64,
     /// The extended feature enable register: long mode.
     pub efer: u64,
+    /// The current privilege level, from 0, the kernel's, to 3, user code's: the DPL of SS, or
+    /// the two lowest bits of CS's selector (Intel SDM volume 3, section 5.5). In virtual-8086
+    /// mode it is 3.
+    pub cpl: u8,
 }
 
 /// On whose behalf memory is read.
@@ -32,8 +36,8 @@ pub enum Access {
 
 /// How the linear addresses of one task, or of a kernel, are translated.
 ///
-/// Unless said otherwise it reads on behalf of user code, large and huge pages
-/// may be used, no-execute is on, and physical addresses have 52 bits, the most
+/// Unless said otherwise, or by registers, it reads on behalf of user code, large and huge
+/// pages may be used, no-execute is on, and physical addresses have 52 bits, the most
 /// there can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSpace {
@@ -60,8 +64,12 @@ impl AddressSpace {
         Self { rules, cr3, access: Access::User, has_pcid: false }
     }
 
-    /// The address space that these registers select, read on behalf of user
-    /// code.
+    /// The address space that these registers select, read on behalf of the code that the
+    /// vCPU executes: of user code at privilege level 3, else of the kernel.
+    ///
+    /// `CR4.SMAP` and `CR4.SMEP` are not looked at: SMEP is about execution, and a kernel under
+    /// SMAP sets `EFLAGS.AC` to read user memory, as a walk does that continues from the
+    /// kernel's stack to the user's.
     #[must_use]
     pub const fn from_registers(registers: &ControlRegisters) -> Self {
         const CR0_PG: u64 = 1 << 31;
@@ -71,7 +79,7 @@ impl AddressSpace {
         const CR4_PCIDE: u64 = 1 << 17;
         const EFER_LMA: u64 = 1 << 10;
         const EFER_NXE: u64 = 1 << 11;
-        let ControlRegisters { cr0, cr3, cr4, efer } = *registers;
+        let ControlRegisters { cr0, cr3, cr4, efer, cpl } = *registers;
         let mode = if cr0 & CR0_PG == 0 {
             PagingMode::Off
         } else if efer & EFER_LMA != 0 {
@@ -84,11 +92,12 @@ impl AddressSpace {
         let mut space = Self::new(mode, cr3);
         space.rules.large_pages = cr4 & CR4_PSE != 0;
         space.rules.no_execute = efer & EFER_NXE != 0;
+        space.access = if cpl & 3 == 3 { Access::User } else { Access::Supervisor };
         space.has_pcid = cr4 & CR4_PCIDE != 0 && efer & EFER_LMA != 0;
         space
     }
 
-    /// The same, read on behalf of the kernel or of user code.
+    /// The same, read on behalf of the kernel or of user code, whatever the registers said.
     #[must_use]
     pub const fn access(mut self, access: Access) -> Self {
         self.access = access;

@@ -83,15 +83,16 @@ pub enum Fault {
 
 impl Fault {
     /// What a reader of memory is told: [`ReadError::NotResident`] where the
-    /// page is absent and may come, [`ReadError::Invalid`] otherwise.
+    /// page is absent and may come, [`ReadError::Supervisor`] where it is the
+    /// kernel's and the read is on behalf of user code, [`ReadError::Invalid`]
+    /// otherwise.
     #[must_use]
     pub const fn read_error(self) -> ReadError {
         match self {
             Self::NotPresent { .. } => ReadError::NotResident,
             Self::Table { error, .. } | Self::Page { error, .. } => error,
-            Self::NotLinear(_) | Self::Reserved { .. } | Self::Supervisor { .. } => {
-                ReadError::Invalid
-            }
+            Self::Supervisor { .. } => ReadError::Supervisor,
+            Self::NotLinear(_) | Self::Reserved { .. } => ReadError::Invalid,
         }
     }
 }

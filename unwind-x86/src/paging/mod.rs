@@ -2,7 +2,8 @@
 //! [`Memory`](unwind_core::Memory) by way of them.
 //!
 //! A hypervisor that looks into its guest has the vCPU's registers and can
-//! read guest physical memory. [`AddressSpace`] takes the control registers;
+//! read guest physical memory. [`AddressSpace`] takes the control registers and the privilege
+//! level, so that what the vCPU executes may read what is its own;
 //! [`PagedMemory`] joins it with any [`PhysicalMemory`] and is a `Memory` that
 //! a walker reads stacks through. A kernel that must not fault uses the same
 //! walk over its own tables.

@@ -2,7 +2,9 @@
 
 use core::convert::Infallible;
 
-use unwind_core::{FrameContext, Memory, ReadError, Row, RowSource, SliceMemory, VirtAddr};
+use unwind_core::{
+    CfaRule, FrameContext, Memory, ReadError, Row, RowSource, SliceMemory, VirtAddr,
+};
 use unwind_x86::{X86_64, X86_64Regs};
 
 use crate::kind::{Fp, Kind};
@@ -29,6 +31,8 @@ pub(crate) struct Program {
     truth: Vec<u64>,
     /// Where return addresses are.
     return_slots: Vec<u64>,
+    /// Whether variables hold addresses of code, or zeroes.
+    has_addresses: bool,
 }
 
 /// What of a program's memory can be read.
@@ -44,6 +48,15 @@ pub(crate) enum Captured {
 impl Program {
     /// A program whose functions called each other in this order, innermost first.
     pub(crate) fn new(chain: &[Kind]) -> Self {
+        Self::with_locals(chain, true)
+    }
+
+    /// The same, whose variables are zeroes, and not addresses of its code.
+    pub(crate) fn with_zeroes(chain: &[Kind]) -> Self {
+        Self::with_locals(chain, false)
+    }
+
+    fn with_locals(chain: &[Kind], has_addresses: bool) -> Self {
         let mut program = Self {
             kinds: vec![None],
             stack: vec![0; STACK],
@@ -54,7 +67,10 @@ impl Program {
             rbp: 0,
             truth: Vec::new(),
             return_slots: Vec::new(),
+            has_addresses,
         };
+        // The call of the first function.
+        program.code[0x0b] = 0xe8;
         for (depth, &kind) in chain.iter().rev().enumerate() {
             let inner = chain.len() - depth - 1;
             let is_stopped = inner == 0 || chain[inner - 1] == Kind::Signal;
@@ -114,7 +130,7 @@ impl Program {
         for slot in 0..frame.slots {
             // An outer return address, spilled as any other pointer: the last on top.
             let stray = self.truth[usize::try_from(slot).unwrap() % self.truth.len()];
-            self.push(stray);
+            self.push(if self.has_addresses { stray } else { 0 });
         }
     }
 
@@ -171,7 +187,21 @@ impl Memory for ProgramMemory<'_> {
 
 /// The tables of a program's functions.
 #[derive(Clone, Copy)]
-pub(crate) struct Tables<'p>(pub(crate) &'p Program);
+pub(crate) struct Tables<'p> {
+    program: &'p Program,
+    /// The function, from the outermost one on, whose CFA is wrong, and by how many bytes.
+    wrong: Option<(usize, i32)>,
+}
+
+impl<'p> Tables<'p> {
+    pub(crate) const fn new(program: &'p Program) -> Self {
+        Self { program, wrong: None }
+    }
+
+    pub(crate) const fn wrong(self, function: usize, by: i32) -> Self {
+        Self { wrong: Some((function, by)), ..self }
+    }
+}
 
 impl RowSource<X86_64> for Tables<'_> {
     type Error = Infallible;
@@ -182,12 +212,24 @@ impl RowSource<X86_64> for Tables<'_> {
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         let at = frame.lookup_addr().get().wrapping_sub(CODE);
-        let kind = usize::try_from(at / PAGE).ok().and_then(|page| self.0.kinds.get(page));
-        Ok(match kind {
+        let function = usize::try_from(at / PAGE).unwrap_or(usize::MAX);
+        let row = match self.program.kinds.get(function) {
             Some(None) => Some(Row::outermost()),
             // A table covers the function and not what stands before the next one.
             Some(Some(kind)) if at % PAGE < kind.code_len() => kind.row(),
             _ => None,
+        };
+        Ok(match (row, self.wrong) {
+            (Some(row), Some((wrong, by))) if wrong == function => Some(moved(row, by)),
+            _ => row,
         })
+    }
+}
+
+/// A row whose CFA is this far from where it is.
+fn moved(row: Row, by: i32) -> Row {
+    match row.cfa() {
+        CfaRule::Register(base, offset) => row.with_cfa(CfaRule::Register(base, offset + by)),
+        CfaRule::AtRegister(..) | CfaRule::AtRegisterPlus(..) => row,
     }
 }

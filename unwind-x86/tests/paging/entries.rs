@@ -49,7 +49,7 @@ fn an_entry_that_keeps_users_out_is_refused_at_every_level() {
                 continue;
             }
             assert_eq!(user, Err(Fault::Supervisor { level, at: PhysAddr::new(at) }));
-            assert_eq!(user.unwrap_err().read_error(), ReadError::Invalid);
+            assert_eq!(user.unwrap_err().read_error(), ReadError::Supervisor);
             let space = walk.space().access(Access::Supervisor);
             assert!(space.translate(&mut ram, addr).is_ok(), "{}", walk.name(index));
         }

@@ -141,3 +141,34 @@ fn guest_memory_of_rust_vmm_is_read_with_its_holes() {
     }
     assert_eq!(memory.read(VirtAddr::new(0x3000), &mut buf), Err(ReadError::NotResident));
 }
+
+/// Memory of a guest that the host keeps, and has not mapped.
+#[derive(Debug)]
+struct Unmapped;
+
+impl vm_memory::GuestMemoryRegion for Unmapped {
+    type B = ();
+    fn len(&self) -> vm_memory::GuestUsize {
+        0x1000
+    }
+    fn start_addr(&self) -> vm_memory::GuestAddress {
+        vm_memory::GuestAddress(0x1000)
+    }
+    fn bitmap(&self) {}
+}
+
+impl vm_memory::GuestMemoryRegionBytes for Unmapped {}
+
+#[test]
+fn s3_guest_memory_that_the_host_has_not_mapped_may_come_and_what_is_none_does_not() {
+    use unwind_x86::paging::PhysicalMemory as _;
+    let guest = vm_memory::GuestRegionCollection::from_regions(vec![Unmapped]).unwrap();
+    let mut physical = VmMemory::new(&guest);
+    let mut buf = [0; 8];
+    let absent = physical.read(PhysAddr::new(0x1800), &mut buf);
+    assert_eq!(absent, Err(ReadError::NotResident));
+    for outside in [0, 0x2000] {
+        let none = physical.read(PhysAddr::new(outside), &mut buf);
+        assert_eq!(none, Err(ReadError::Invalid), "{outside:#x}");
+    }
+}

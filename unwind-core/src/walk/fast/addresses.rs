@@ -33,7 +33,7 @@ where
     /// more.
     pub fn addresses(&mut self, out: &mut [u64]) -> Addresses {
         let mut log = Log { out, len: 0, is_exact: false, has_gap: false };
-        self.write(&mut log);
+        self.write(&mut log, None);
         let Log { out, len, is_exact, has_gap } = log;
         self.has_gap |= has_gap;
         let last = len.checked_sub(1).and_then(|last| out.get(last)).map(|addr| {

@@ -16,8 +16,8 @@ use crate::walk::fast::row_cache::{RowCache, RowStore};
 use crate::walk::step::FramePointer;
 use crate::walk::walker::{LookedUp, Walker};
 use crate::{
-    BaseReg, CfaRule, DwarfReg, Empty, FrameContext, FramePc, Memory, Origin, Provenance, RegRule,
-    Row, RowSource, SliceMemory, VirtAddr,
+    Addend, BaseReg, CfaRule, DwarfReg, Empty, FrameContext, FramePc, Memory, Origin, Provenance,
+    RegRule, Row, RowSource, SliceMemory, VirtAddr,
 };
 
 /// A row for each address, from all rules there are; the generation takes
@@ -55,6 +55,7 @@ fn row_of(addr: u64, generation: u64) -> Row {
     let offset = pick(&[8, -8, 540_080, i32::MAX, i32::MIN], &mut n);
     let cfa = match n % 4 {
         0 => CfaRule::AtRegister(base, offset),
+        1 if let Some(plus) = Addend::new(8) => CfaRule::AtRegisterPlus(base, offset, plus),
         _ => CfaRule::Register(base, offset),
     };
     let row = match n % 11 {

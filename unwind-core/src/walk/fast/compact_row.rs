@@ -12,7 +12,7 @@ use crate::trace::Provenance;
 /// A row of an ordinary frame: the CFA lies a stack slot or more above the stack
 /// or frame pointer, the return address just below the CFA, and the frame
 /// pointer is unchanged or saved between that register and the return address.
-/// Or the row of an outermost frame.
+/// Or the row of an outermost frame, or that there is none.
 ///
 /// Caches keep rows so, and a walk steps by them without the detour over a
 /// [`Row`].
@@ -27,6 +27,8 @@ pub(crate) struct CompactRow {
     /// | 29 | there is no caller |
     /// | 30 | the CFA is computed from the frame pointer, not the stack pointer |
     /// | 31 | it is no plain row: one of bits 28 to 30 is 1, or there is no row |
+    ///
+    /// Where the source is known to have no row, bits 26 and 27 are both 1, with bits 30 and 31.
     shape: u32,
     /// | bits | meaning |
     /// |---|---|
@@ -54,6 +56,9 @@ impl CompactRow {
 
     /// No row.
     pub(crate) const NONE: Self = Self { shape: Self::NOT_PLAIN, rest: 0 };
+
+    /// The source is known to have no row. A walk by compact rows stops here.
+    pub(crate) const ABSENT: Self = Self { shape: Self::OF_RECORD | Self::BY_FP, rest: 0 };
 
     /// The [row of a frame pointer](Row::frame_pointer), for stack slots of either size.
     const fn frame_pointer(is_guess: bool) -> Self {
@@ -187,6 +192,19 @@ impl CompactRow {
     fn slots_with(self, bits: u32) -> Option<u64> {
         let slots = self.shape.wrapping_sub(bits);
         (slots < Self::CFA_SLOTS_END).then_some(slots.into())
+    }
+
+    /// Whether the source is known to have no row.
+    #[inline]
+    pub(crate) const fn is_absent(self) -> bool {
+        self.shape & !Self::UNUSED == Self::ABSENT.shape
+    }
+
+    /// Of an entry that is used, the row by which a walk continues where the source has none:
+    /// that of the fallback, if it has the same one for all frames.
+    #[inline]
+    pub(crate) const fn in_place_of_none(self, fallback: Coverage) -> Option<Self> {
+        if self.shape == Self::ABSENT.shape { Self::of_all(fallback) } else { None }
     }
 
     /// Whether there is a row.

@@ -1,12 +1,11 @@
 //! A walk by compact rows: the fast form of [`crate::walk::step`].
 
-use core::slice::IterMut;
-
 use crate::hint::cold_path;
 
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::return_addresses::ReturnAddresses;
+use crate::source::RowSource;
 use crate::walk::fast::compact_row::CompactRow;
 use crate::walk::fast::row_cache::{CacheHit, RowStore};
 use crate::walk::fast::stack::{SliceWord, SlotIndex, Stack, StackSlice};
@@ -21,6 +20,16 @@ pub(crate) struct FastPath<At> {
     pub(crate) is_by_fp: bool,
     /// Why it stopped.
     pub(crate) stop: Stop,
+    /// Where the cache has the row of the first frame, if that is known.
+    pub(crate) first: usize,
+}
+
+impl<At> FastPath<At> {
+    /// At a frame with these values of the stack and the frame pointer.
+    #[inline]
+    pub(crate) const fn new(at: At, fp: u64, is_by_fp: bool) -> Self {
+        Self { at, fp, is_by_fp, stop: Stop::Other, first: CacheHit::NONE.place() }
+    }
 }
 
 /// Why a walk by compact rows stopped.
@@ -36,40 +45,20 @@ pub(crate) enum Stop {
     Unused,
     /// The last return address is a trampoline's, and this is the real one.
     Trampoline(VirtAddr),
-    /// The log has [enough](FrameSink::should_stop).
-    BySink,
 }
 
 /// What becomes of the callers that a walk finds.
 pub(crate) trait FrameSink: Copy {
-    /// What is kept of one, once or twice.
+    /// What is kept of one.
     type Kept;
-
-    /// Whether a walk writes to a copy, so that it needs no register for where the sink is. That is
-    /// more code.
-    const IS_COPIED: bool = false;
 
     /// The entry of a caller.
     fn entry(caller: Caller) -> Self::Kept;
-
-    /// Writes what is kept of it before that, if anything; `false` if there is no room.
-    #[inline]
-    fn write_before(&mut self, caller: Caller, room: &mut IterMut<'_, Self::Kept>) -> bool {
-        let _ = (caller, room);
-        true
-    }
 
     /// Takes note of the row that led to a caller.
     #[inline]
     fn note(&mut self, row: CompactRow) {
         let _ = row;
-    }
-
-    /// Whether the walk stops at this caller.
-    #[inline]
-    fn should_stop(&mut self, caller: Caller) -> bool {
-        let _ = caller;
-        false
     }
 }
 
@@ -79,21 +68,19 @@ pub(crate) struct Caller {
     pub(crate) pc: VirtAddr,
     /// Where its return address is: a value of the stack pointer, in slots.
     pub(crate) slot: u64,
-    pub(crate) fp: u64,
     /// The row that led there.
     pub(crate) row: CompactRow,
 }
 
 impl<At: Copy + PartialEq> FastPath<At> {
     /// Finds callers of the frame with this lookup address for as long as it can and the
-    /// sink wants more, writes them to `room`, and returns how many entries they are, after
-    /// which may be one [before](FrameSink::write_before) the next. Changes
+    /// sink has room, writes them to `room`, and returns how many they are. Changes
     /// `stop` from `Other` where it is another.
     ///
     /// Never inlined, and without calls: as arguments, the parts are known to lie
-    /// apart, so that the loop keeps what it needs of them in registers.
+    /// apart, so that the loop keeps what it needs of them in registers. `F` is the fallback.
     #[inline(never)]
-    pub(crate) fn run<A: Arch, C: RowStore, T: ReturnAddresses, K: Stack<At = At>, L: FrameSink>(
+    pub(crate) fn run<A, F, C, T, K, L>(
         &mut self,
         addr: VirtAddr,
         arch: &A,
@@ -101,10 +88,16 @@ impl<At: Copy + PartialEq> FastPath<At> {
         code: &mut T,
         stack: &mut K,
         (room, sink): (&mut [L::Kept], &mut L),
-    ) -> usize {
+    ) -> usize
+    where
+        A: Arch,
+        F: RowSource<A>,
+        C: RowStore,
+        T: ReturnAddresses,
+        K: Stack<At = At>,
+        L: FrameSink,
+    {
         let Self { mut at, mut fp, .. } = *self;
-        let mut copy = *sink;
-        let log = if L::IS_COPIED { &mut copy } else { &mut *sink };
         let size = room.len();
         let mut refused = 0;
         let mut room = room.iter_mut();
@@ -114,11 +107,11 @@ impl<At: Copy + PartialEq> FastPath<At> {
         let mut pc_after = VirtAddr::new(addr.get().wrapping_add(1));
         let lookup_addr = |pc_after| FramePc::Return(pc_after).lookup_addr();
         'walk: loop {
-            let mut kept = CacheHit::NONE;
+            let mut kept = CacheHit::before(self.first);
             // A loop of its own, so that what it has in registers stays there.
             while let Some(found) = cache.get(lookup_addr(pc_after), kept) {
                 kept = found;
-                let row = kept.row;
+                let mut row = kept.row;
                 // Branches, not selects: guessed right, they keep what is loaded and need not
                 // be waited for, a saved frame pointer or the row, out of the chain from
                 // frame to frame.
@@ -135,15 +128,22 @@ impl<At: Copy + PartialEq> FastPath<At> {
                 } else {
                     let slots = if let Some(slots) = row.slots_from_fp() {
                         slots
-                    } else if let Some(slots) = row.slots_by_fp() {
+                    } else {
+                        let slots = if let Some(slots) = row.slots_by_fp() {
+                            slots
+                        } else if let Some(of_all) = row.in_place_of_none(F::COVERAGE) {
+                            row = of_all;
+                            of_all.cfa_slots().into()
+                        } else {
+                            self.stop =
+                                if row.is_outermost() { Stop::Outermost } else { Stop::Unused };
+                            break 'walk;
+                        };
                         if !self.is_by_fp {
                             self.is_by_fp = true;
                             before_by_fp = Some(at);
                         }
                         slots
-                    } else {
-                        self.stop = if row.is_outermost() { Stop::Outermost } else { Stop::Unused };
-                        break 'walk;
                     };
                     let Some(base) = stack.at_fp(at, fp) else { break 'walk };
                     let cfa = stack.above(base, slots);
@@ -158,10 +158,7 @@ impl<At: Copy + PartialEq> FastPath<At> {
                         break 'walk;
                     }
                 }
-                let caller = Caller { pc, slot: stack.slot_below(cfa), fp: caller_fp, row };
-                if !log.write_before(caller, &mut room) {
-                    break 'walk;
-                }
+                let caller = Caller { pc, slot: stack.slot_below(cfa), row };
                 let Some(entry) = room.next() else { break 'walk };
                 *entry = L::entry(caller);
                 pc_after = pc;
@@ -171,14 +168,10 @@ impl<At: Copy + PartialEq> FastPath<At> {
                     refused = 1;
                     break 'walk;
                 }
-                log.note(row);
+                sink.note(row);
                 (at, fp) = (cfa, caller_fp);
                 if let Some(real) = real {
                     self.stop = Stop::Trampoline(real);
-                    break 'walk;
-                }
-                if log.should_stop(caller) {
-                    self.stop = Stop::BySink;
                     break 'walk;
                 }
             }
@@ -186,9 +179,6 @@ impl<At: Copy + PartialEq> FastPath<At> {
                 self.stop = Stop::NoRow;
                 break;
             }
-        }
-        if L::IS_COPIED {
-            *sink = copy;
         }
         (self.at, self.fp) = (at, fp);
         if before_by_fp == Some(at) {
@@ -202,13 +192,7 @@ impl<At: Copy + PartialEq> FastPath<At> {
 impl FastPath<u64> {
     /// The same on a stack in memory, if the stack pointer is on it.
     #[inline(always)]
-    pub(crate) fn run_slice<
-        A: Arch,
-        C: RowStore,
-        T: ReturnAddresses,
-        W: SliceWord,
-        L: FrameSink,
-    >(
+    pub(crate) fn run_slice<A, F, C, T, W, L>(
         &mut self,
         addr: VirtAddr,
         arch: &A,
@@ -216,13 +200,21 @@ impl FastPath<u64> {
         code: &mut T,
         stack: Option<(StackSlice<'_, W>, SlotIndex)>,
         log: (&mut [L::Kept], &mut L),
-    ) -> usize {
+    ) -> usize
+    where
+        A: Arch,
+        F: RowSource<A>,
+        C: RowStore,
+        T: ReturnAddresses,
+        W: SliceWord,
+        L: FrameSink,
+    {
         let Some((mut stack, at)) = stack else { return 0 };
-        let Self { fp, is_by_fp, stop, .. } = *self;
-        let mut walk = FastPath { at, fp, is_by_fp, stop };
-        let steps = walk.run(addr, arch, rows, code, &mut stack, log);
-        let FastPath { at, fp, is_by_fp, stop } = walk;
-        *self = Self { at: stack.sp(at), fp, is_by_fp, stop };
+        let Self { fp, is_by_fp, stop, first, .. } = *self;
+        let mut walk = FastPath { at, fp, is_by_fp, stop, first };
+        let steps = walk.run::<A, F, C, T, _, L>(addr, arch, rows, code, &mut stack, log);
+        let FastPath { at, fp, is_by_fp, stop, .. } = walk;
+        *self = Self { at: stack.sp(at), fp, is_by_fp, stop, first };
         steps
     }
 }

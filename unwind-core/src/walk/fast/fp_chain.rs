@@ -42,9 +42,8 @@ impl FastPath<u64> {
             }
             // Not above the highest, so nothing wraps.
             let cfa = fp.wrapping_add(pair);
-            let caller = Caller { pc: addr, slot: A::WORD.slot_below(cfa), fp: caller_fp, row };
-            let has_room = log.write_before(caller, &mut room);
-            let Some(entry) = room.next().filter(|_| has_room) else { break };
+            let caller = Caller { pc: addr, slot: A::WORD.slot_below(cfa), row };
+            let Some(entry) = room.next() else { break };
             *entry = L::entry(caller);
             let ra_slot = arch.stack_addr(fp.wrapping_add(slot));
             let real = code.resolve(addr, Some(ra_slot));
@@ -56,10 +55,6 @@ impl FastPath<u64> {
             (sp, fp) = (cfa, caller_fp);
             if let Some(real) = real {
                 self.stop = Stop::Trampoline(real);
-                break;
-            }
-            if log.should_stop(caller) {
-                self.stop = Stop::BySink;
                 break;
             }
         }
@@ -103,7 +98,7 @@ mod tests {
             (0xff0, u64::MAX, 0),
             (0x1004, u64::MAX, 0),
         ] {
-            let mut walk = FastPath { at: 0x1000, fp, is_by_fp: false, stop: Stop::Other };
+            let mut walk = FastPath::new(0x1000, fp, false);
             let (mut room, code) = ([0; 8], &mut Unchecked);
             let found = walk.follow_chain(
                 &Toy,

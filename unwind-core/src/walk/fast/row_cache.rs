@@ -19,13 +19,17 @@ const WAYS: usize = 4;
 /// one address space, one CPU and one source; it empties itself when the
 /// source's generation changes. A cache whose bytes are all zero is an empty one.
 ///
+/// Where the source is known to have no row, that is kept in place of one, or the row of the walker's
+/// [fallback](crate::Walker::fallback) if that has the same one for all frames.
+///
 /// Each entry remembers which entry the frame's caller had last time. Where
 /// callers repeat, and they mostly do, the next row is then in a register before its
 /// return address has come from memory.
 ///
 /// A row that has no compact form (a rule on another register than the stack or
 /// frame pointer, say), or that took more than its
-/// [lookup address](crate::FrameContext::lookup_addr) to find, is not kept, but counted.
+/// [lookup address](crate::FrameContext::lookup_addr) and the code there to find, is not kept, but
+/// counted.
 #[derive(Clone)]
 #[repr(align(64))]
 pub struct RowCache<const N: usize> {
@@ -86,12 +90,15 @@ pub trait Store {
     /// Keeps a row; `false` if it cannot.
     fn insert(&mut self, addr: VirtAddr, row: &Row, word: WordSize) -> bool;
 
+    /// Keeps that there is no row; `false` if it cannot.
+    fn insert_absent(&mut self, addr: VirtAddr) -> bool;
+
     /// Remembers that a row is used.
     fn touch(&mut self, row: CacheHit);
 
-    /// The row for a lookup address in full, if it is kept; counted, and remembered as
-    /// used.
-    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row>;
+    /// The row for a lookup address in full, or that there is none, if that is kept; counted, and
+    /// remembered as used.
+    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Option<Row>>;
 
     /// Counts rows.
     fn count(&mut self, counted: Counted);
@@ -130,10 +137,15 @@ impl Store for NoCache {
     }
 
     #[inline]
+    fn insert_absent(&mut self, _: VirtAddr) -> bool {
+        false
+    }
+
+    #[inline]
     fn touch(&mut self, _: CacheHit) {}
 
     #[inline]
-    fn find(&mut self, _: VirtAddr, _: WordSize) -> Option<Row> {
+    fn find(&mut self, _: VirtAddr, _: WordSize) -> Option<Option<Row>> {
         None
     }
 
@@ -147,11 +159,10 @@ impl<const N: usize> Store for &mut RowCache<N> {
         true
     }
 
-    #[inline(never)]
+    #[inline]
     fn renew(&mut self, generation: u64) {
         if generation != self.generation {
-            self.clear();
-            self.generation = generation;
+            self.begin(generation);
         }
     }
 
@@ -162,7 +173,12 @@ impl<const N: usize> Store for &mut RowCache<N> {
 
     #[inline]
     fn insert(&mut self, addr: VirtAddr, row: &Row, word: WordSize) -> bool {
-        RowCache::insert(self, addr.get(), row, word)
+        CompactRow::new(row, word).is_some_and(|row| RowCache::insert(self, addr.get(), row))
+    }
+
+    #[inline]
+    fn insert_absent(&mut self, addr: VirtAddr) -> bool {
+        RowCache::insert(self, addr.get(), CompactRow::ABSENT)
     }
 
     #[inline]
@@ -172,9 +188,12 @@ impl<const N: usize> Store for &mut RowCache<N> {
 
     // Not on the stack while the source looks up a row.
     #[inline(never)]
-    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row> {
+    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Option<Row>> {
         let kept = RowCache::get(self, addr.get(), CacheHit::NONE)?;
-        let row = kept.row.row(word)?;
+        let row = kept.row.row(word);
+        if row.is_none() && !kept.row.is_absent() {
+            return None;
+        }
         RowCache::touch(self, kept.place);
         self.count(Counted::Asked(1));
         Some(row)
@@ -219,6 +238,11 @@ impl<const N: usize> Store for Option<&mut RowCache<N>> {
     }
 
     #[inline]
+    fn insert_absent(&mut self, addr: VirtAddr) -> bool {
+        self.as_mut().is_some_and(|cache| Store::insert_absent(cache, addr))
+    }
+
+    #[inline]
     fn touch(&mut self, row: CacheHit) {
         if let Some(cache) = self {
             Store::touch(cache, row);
@@ -226,7 +250,7 @@ impl<const N: usize> Store for Option<&mut RowCache<N>> {
     }
 
     #[inline]
-    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row> {
+    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Option<Row>> {
         self.as_mut()?.find(addr, word)
     }
 
@@ -251,6 +275,17 @@ pub struct CacheHit {
 impl CacheHit {
     /// No row: what comes before the first one.
     pub(crate) const NONE: Self = Self { row: CompactRow::NONE, place: NO_PLACE, guess: NO_PLACE };
+
+    /// What comes before a row that is expected at a place.
+    #[inline]
+    pub(crate) const fn before(guess: usize) -> Self {
+        Self { guess, ..Self::NONE }
+    }
+
+    #[inline]
+    pub(crate) const fn place(self) -> usize {
+        self.place
+    }
 }
 
 /// The place of a row that is in no cache: no cache has as many.
@@ -281,6 +316,14 @@ impl<const N: usize> RowCache<N> {
     pub const fn new() -> Self {
         let sets = const { [[EMPTY; 2]; N] };
         Self { sets, generation: 0, asked: 0, misses: 0, unkept: 0 }
+    }
+
+    /// Forgets the rows of another generation than this.
+    #[cold]
+    #[inline(never)]
+    fn begin(&mut self, generation: u64) {
+        self.clear();
+        self.generation = generation;
     }
 
     /// Forgets all rows.
@@ -353,12 +396,14 @@ impl<const N: usize> RowCache<N> {
         Some(place)
     }
 
-    /// Keeps a row; `false` if it has no compact form.
-    fn insert(&mut self, addr: u64, row: &Row, word: WordSize) -> bool {
+    /// Keeps a row; `false` if its address is the last one.
+    fn insert(&mut self, addr: u64, row: CompactRow) -> bool {
         let key = addr.wrapping_add(1);
         let first = Self::set_of(key);
         let key = key.to_le_bytes();
-        let Some(row) = CompactRow::new(row, word).filter(|_| key != EMPTY) else { return false };
+        if key == EMPTY {
+            return false;
+        }
         let Some(Set { keys, rows }) = self.set_at(first) else { return false };
         // They are taken in order, so if the last one is, all are.
         let room = match keys.last() {
@@ -429,7 +474,7 @@ mod tests {
     fn with_rows<const N: usize>(addrs: impl IntoIterator<Item = u64>) -> RowCache<N> {
         let mut cache = RowCache::new();
         for addr in addrs {
-            assert!(cache.insert(addr, &ROW, WORD));
+            assert!(cache.insert(addr, CompactRow::new(&ROW, WORD).unwrap()));
         }
         cache
     }
@@ -489,7 +534,7 @@ mod tests {
         for (used, addr, gone) in [(2, 6, 3), (6, 7, 4), (2, 8, 5)] {
             let row = cache.get(used, CacheHit::NONE).unwrap();
             cache.touch(row.place);
-            assert!(cache.insert(addr, &ROW, WORD));
+            assert!(cache.insert(addr, CompactRow::new(&ROW, WORD).unwrap()));
             assert!(cache.get(gone, CacheHit::NONE).is_none(), "{gone}");
             assert!(cache.get(used, CacheHit::NONE).is_some(), "{used}");
         }

@@ -124,12 +124,17 @@ impl<K: RowKeys, const N: usize> Store for RowsByKey<'_, K, N> {
     }
 
     #[inline]
+    fn insert_absent(&mut self, addr: VirtAddr) -> bool {
+        self.key(addr).is_some_and(|key| Store::insert_absent(&mut self.cache, key))
+    }
+
+    #[inline]
     fn touch(&mut self, row: CacheHit) {
         Store::touch(&mut self.cache, row);
     }
 
     #[inline]
-    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row> {
+    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Option<Row>> {
         let key = self.key(addr)?;
         Store::find(&mut self.cache, key, word)
     }

@@ -6,6 +6,8 @@ use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::end::End;
 use crate::memory::Memory;
+use crate::origin::Origin;
+use crate::register::Registers as _;
 use crate::register::WordSize;
 use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
@@ -36,8 +38,85 @@ where
         mem: &mut M,
         trace: &mut Trace,
     ) {
-        self.frames(regs.borrow_mut(), mem).trace(trace);
+        let regs = regs.borrow_mut();
+        self.begin();
+        trace.clear();
+        let mut asked = LookedUp::Kept;
+        let Some((pc, most)) = self.start(regs, trace) else {
+            return self.trace_on(None, regs, mem, asked, trace);
+        };
+        let mut at = FastPath::new(regs.sp(), regs.fp().unwrap_or(0), false);
+        let first = self.cached(pc);
+        if first.is_some_and(|first| first.row.is_outermost()) {
+            // Nothing is asked of the stack.
+            return self.finish_outermost(0, trace);
+        }
+        at.first = first.map_or(at.first, CacheHit::place);
+        let log = (trace.room(most), &mut TraceSink);
+        let steps = self.run_fast(&mut at, pc, mem, &mut asked, log);
+        // What most walks are: by rows of the cache to the outermost frame. They make nothing
+        // of what another one needs.
+        if at.stop == Stop::Outermost {
+            return self.finish_outermost(steps, trace);
+        }
+        self.trace_on(Some(Begun { at, steps }), regs, mem, asked, trace);
     }
+
+    /// Writes the frame at `regs`, and returns its pc, and how many callers it may have. `None` if no
+    /// walk by compact rows starts there.
+    #[inline]
+    fn start(&mut self, regs: &A::Regs, trace: &mut Trace) -> Option<(FramePc, usize)> {
+        let most = self.most_frames().checked_sub(1)?;
+        let has_rows = self.cache.keeps() || const { CompactRow::of_all(S::COVERAGE) }.is_some();
+        if !has_rows || !self.arch.is_walkable() || regs.fp().is_none() {
+            return None;
+        }
+        let pc = FramePc::Exact(self.arch.code_addr(regs.pc())?);
+        trace.push(pc.addr(), Provenance::new(Origin::Registers, pc)).then_some((pc, most))
+    }
+
+    /// What the cache has of the first frame, unless all rows are the same.
+    #[inline]
+    fn cached(&mut self, pc: FramePc) -> Option<CacheHit> {
+        match const { CompactRow::of_all(S::COVERAGE) } {
+            Some(_) => None,
+            None => self.cache.get(pc.lookup_addr(), CacheHit::NONE),
+        }
+    }
+
+    /// Ends a walk at the frame after this number of steps.
+    #[inline]
+    fn finish_outermost(&mut self, steps: usize, trace: &mut Trace) {
+        trace.fill(steps);
+        self.cache.count(Counted::Asked(steps.wrapping_add(1)));
+        trace.finish(End::<S::Error>::Outermost);
+    }
+
+    /// Continues a walk that has begun, or begins it.
+    #[inline(never)]
+    fn trace_on<M: Memory>(
+        &mut self,
+        begun: Option<Begun>,
+        regs: &mut A::Regs,
+        mem: &mut M,
+        asked: LookedUp<S::Error>,
+        trace: &mut Trace,
+    ) {
+        let mut frames = Frames::new(self, regs, mem);
+        let begun = begun.map(|Begun { at, steps }| {
+            frames.go_to(at, steps, trace, &TraceSink);
+            (at.stop, asked)
+        });
+        frames.finish_trace(trace, begun);
+    }
+}
+
+/// How far a walk has come by compact rows.
+#[derive(Clone, Copy)]
+struct Begun {
+    at: FastPath<u64>,
+    /// How many callers were found.
+    steps: usize,
 }
 
 /// Where the frames of a walk are written to.
@@ -122,24 +201,41 @@ where
     /// [`FrameLimit`](End::FrameLimit) and [`end`](Self::end) is `None`: the other frames come next.
     pub fn trace(&mut self, trace: &mut Trace) {
         trace.clear();
-        self.write(trace);
+        self.finish_trace(trace, None);
+    }
+
+    #[inline]
+    fn finish_trace(&mut self, trace: &mut Trace, begun: Option<(Stop, LookedUp<S::Error>)>) {
+        self.write(trace, begun);
         trace.finish(self.end().unwrap_or(End::FrameLimit));
     }
 
-    /// Writes the frames to a log until there are no more or it has no room.
-    pub(super) fn write<L: FrameLog + ?Sized>(&mut self, log: &mut L) {
+    /// Writes the frames to a log until there are no more or it has no room. It may have begun: why
+    /// the first [run](Self::run) stopped, and what that had asked for.
+    pub(super) fn write<L: FrameLog + ?Sized>(
+        &mut self,
+        log: &mut L,
+        mut begun: Option<(Stop, LookedUp<S::Error>)>,
+    ) {
         // At all times the log ends with the frame that comes next.
         while let Some(Cursor { pc, provenance, .. }) = self.next {
-            if !log.push(pc.addr(), provenance) {
+            if begun.is_none() && !log.push(pc.addr(), provenance) {
                 return;
             }
             // Where it was when a row was marked as used: a second stop there means that the
             // walk by cached rows cannot continue.
             let mut touched_at = None;
             // What the run has asked for; looked at where it is, so that it is not copied.
-            let mut asked = LookedUp::Kept;
+            let (mut first, mut asked) = match begun.take() {
+                Some((stop, asked)) => (Some(stop), asked),
+                None => (None, LookedUp::Kept),
+            };
             loop {
-                let continues = match self.run(log, &mut asked) {
+                let stop = match first.take() {
+                    Some(stop) => stop,
+                    None => self.run(log, &mut asked),
+                };
+                let continues = match stop {
                     Stop::NoRow if S::IS_BY_ADDR => false,
                     Stop::NoRow => match self.look_up(true) {
                         LookedUp::Kept => true,
@@ -157,7 +253,7 @@ where
                         touched_at.replace(log.len()) != Some(log.len())
                     }
                     Stop::Other => self.find_error(),
-                    Stop::Trampoline(_) | Stop::BySink => false,
+                    Stop::Trampoline(_) => false,
                 };
                 if !continues {
                     break;
@@ -184,25 +280,39 @@ where
         let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next else {
             return Stop::Other;
         };
-        let is_innermost = pc.is_exact();
         let most = self.left.wrapping_sub(1);
-        let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
+        let mut at = FastPath::new(sp, fp, is_by_fp);
         let mut sink = L::Sink::default();
-        let steps = self.run_fast(&mut at, pc, found, (log.room(most), &mut sink));
-        if let Some((mut addr, mut provenance)) = log.fill(steps, &sink) {
-            let FastPath { at: sp, fp, is_by_fp, stop } = at;
+        let room = (log.room(most), &mut sink);
+        let steps = self.walker.run_fast(&mut at, pc, self.mem, found, room);
+        self.go_to(at, steps, log, &sink);
+        at.stop
+    }
+
+    /// Takes the steps of a walk by compact rows, the frames of which are in the room of the
+    /// log.
+    #[inline]
+    fn go_to<L: CallerLog + ?Sized>(
+        &mut self,
+        at: FastPath<u64>,
+        steps: usize,
+        log: &mut L,
+        sink: &L::Sink,
+    ) {
+        let Some(Cursor { pc, .. }) = self.next else { return };
+        if let Some((mut addr, mut provenance)) = log.fill(steps, sink) {
+            let FastPath { at: sp, fp, is_by_fp, stop, .. } = at;
             if let Stop::Trampoline(real) = stop {
                 (addr, provenance) = (real, provenance.with_trampoline());
                 log.replace_last(addr, provenance);
             }
+            let has_called_innermost = pc.is_exact() && steps == 1;
             let (pc, fp) = (FramePc::Return(addr), FramePointer::Known(fp));
-            let has_called_innermost = is_innermost && steps == 1;
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp, has_called_innermost });
             self.left = self.left.saturating_sub(steps);
             self.registers_of.leave();
             self.walker.cache.count(Counted::Asked(steps));
         }
-        at.stop
     }
 
     /// Marks the row of the next frame as used.
@@ -218,8 +328,8 @@ where
     #[inline(never)]
     pub(super) fn find_error(&mut self) -> bool {
         if let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next {
-            let at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
-            if let Some((error, _)) = self.fast_error(pc, &at) {
+            let at = FastPath::new(sp, fp, is_by_fp);
+            if let Some(error) = self.fast_error(pc, &at) {
                 self.end_by_cache(End::Step(error));
             }
         }
@@ -229,61 +339,6 @@ where
     pub(super) fn end_by_cache(&mut self, end: End<S::Error>) {
         self.walker.cache.count(Counted::Asked(1));
         self.finish(end);
-    }
-
-    /// Continues from the frame at `pc` by rows of the cache, writes the frames to
-    /// the room, and returns how many entries they are, as [`FastPath::run`] does.
-    #[inline]
-    pub(in crate::walk) fn run_fast<L: FrameSink>(
-        &mut self,
-        from: &mut FastPath<u64>,
-        pc: FramePc,
-        found: &mut LookedUp<S::Error>,
-        log: (&mut [L::Kept], &mut L),
-    ) -> usize {
-        from.stop = Stop::Other;
-        let addr = pc.lookup_addr();
-        let Walker { arch, source, cache, code, stack_end, .. } = &mut *self.walker;
-        let stack_end = highest_cfa(A::WORD, *stack_end);
-        let FastPath { at: sp, .. } = *from;
-        if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
-            return 0;
-        }
-        if let Some(row) = const { CompactRow::of_all(S::COVERAGE) } {
-            return from.follow_chain(arch, code, self.mem, (row, stack_end), log);
-        }
-        let mut keep = |cache: &mut C, addr| {
-            S::IS_BY_ADDR && {
-                *found = look_up_by_addr(source, cache, addr, true);
-                matches!(found, LookedUp::Kept)
-            }
-        };
-        let rows = (cache, &mut keep);
-        let linear = arch.stack_addr(sp);
-        if A::WORD == WordSize::Eight {
-            // Of the register, which may be an offset in a segment.
-            let start = |addr: VirtAddr| addr.get().wrapping_sub(linear.get()).wrapping_add(sp);
-            if let Some((addr_of_first, words)) = self.mem.words(linear) {
-                let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
-                return from.run_slice(addr, &*arch, rows, code, stack, log);
-            }
-            if let Some((addr_of_first, words)) = self.mem.shared_words(linear) {
-                let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
-                return from.run_slice(addr, &*arch, rows, code, stack, log);
-            }
-            if self.mem.lends_words_alone() {
-                return 0;
-            }
-        }
-        if sp >= stack_end {
-            return 0;
-        }
-        let mut stack = Addresses { arch, mem: self.mem, stack_end };
-        // A copy, so that the caller's is in registers.
-        let mut walk = *from;
-        let steps = walk.run(addr, arch, rows, code, &mut stack, log);
-        *from = walk;
-        steps
     }
 }
 
@@ -296,6 +351,62 @@ where
     T: ReturnAddresses,
     C: RowStore,
 {
+    /// Continues from the frame at `pc` by rows of the cache, writes the frames to
+    /// the room, and returns how many entries they are, as [`FastPath::run`] does.
+    #[inline]
+    fn run_fast<M: Memory, L: FrameSink>(
+        &mut self,
+        from: &mut FastPath<u64>,
+        pc: FramePc,
+        mem: &mut M,
+        found: &mut LookedUp<S::Error>,
+        log: (&mut [L::Kept], &mut L),
+    ) -> usize {
+        from.stop = Stop::Other;
+        let addr = pc.lookup_addr();
+        let Walker { arch, source, cache, code, stack_end, .. } = self;
+        let stack_end = highest_cfa(A::WORD, *stack_end);
+        let FastPath { at: sp, .. } = *from;
+        if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
+            return 0;
+        }
+        if let Some(row) = const { CompactRow::of_all(S::COVERAGE) } {
+            return from.follow_chain(arch, code, mem, (row, stack_end), log);
+        }
+        let mut keep = |cache: &mut C, addr| {
+            S::IS_BY_ADDR && {
+                *found = look_up_by_addr(source, cache, addr, true);
+                matches!(found, LookedUp::Kept)
+            }
+        };
+        let rows = (cache, &mut keep);
+        let linear = arch.stack_addr(sp);
+        if A::WORD == WordSize::Eight {
+            // Of the register, which may be an offset in a segment.
+            let start = |addr: VirtAddr| addr.get().wrapping_sub(linear.get()).wrapping_add(sp);
+            if let Some((addr_of_first, words)) = mem.words(linear) {
+                let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
+                return from.run_slice::<A, F, C, T, _, L>(addr, &*arch, rows, code, stack, log);
+            }
+            if let Some((addr_of_first, words)) = mem.shared_words(linear) {
+                let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
+                return from.run_slice::<A, F, C, T, _, L>(addr, &*arch, rows, code, stack, log);
+            }
+            if mem.lends_words_alone() {
+                return 0;
+            }
+        }
+        if sp >= stack_end {
+            return 0;
+        }
+        let mut stack = Addresses { arch, mem, stack_end };
+        // A copy, so that the caller's is in registers.
+        let mut walk = *from;
+        let steps = walk.run::<A, F, C, T, _, L>(addr, arch, rows, code, &mut stack, log);
+        *from = walk;
+        steps
+    }
+
     /// Marks the row for a lookup address as used, if the cache has it.
     #[inline(never)]
     pub(in crate::walk) fn touch(&mut self, addr: VirtAddr) {
