@@ -332,3 +332,20 @@ fn g9_what_an_event_asks_of_aux_tracing_needs_a_leader_that_can_do_it() {
     let resumes = aux(false, 0, 4, Some(leads)).unwrap();
     assert_eq!(resumes.role.trigger, Some(TriggerAction::Resume));
 }
+
+#[test]
+fn s3_g11_actions_on_aux_traces_are_reserved_bits_to_kernels_before_they_had_them() {
+    let mut leader = Pmu::CPU;
+    leader.aux = PmuCapabilities::AUX_PAUSE | PmuCapabilities::AUX_SNAPSHOT;
+    let (before, since) = (KernelVersion::new(6, 11, 99), KernelVersion::new(6, 12, 0));
+    for action in [1, 2, 4] {
+        let mut attr = sampled();
+        attr.aux_action = action;
+        let opened = |kernel| attr.check(kernel, Pmu::CPU, Caller::USER, Some(leader));
+        assert_eq!(opened(before), Err(AttrError::Reserved(action.into())), "{action}");
+        assert_eq!(opened(OLD), Err(AttrError::Reserved(action.into())), "{action}");
+        assert!(!matches!(opened(since), Err(AttrError::Reserved(_))), "{action}");
+    }
+    let attr = sampled();
+    assert!(attr.check(before, Pmu::CPU, Caller::USER, Some(leader)).is_ok());
+}

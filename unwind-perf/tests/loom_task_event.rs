@@ -51,7 +51,7 @@ impl Sampled {
         if !self.queued.swap(false, Ordering::AcqRel) {
             return false;
         }
-        let walk = || {
+        let walk = |_| {
             self.link.write();
             self.memory.write();
             Ok::<_, ()>(())
@@ -238,7 +238,7 @@ fn r0_20_each_event_with_work_holds_the_events_of_its_task() {
         let (other, there) = (Arc::clone(&sampled[1]), Arc::clone(&hold));
         let run = |sampled: &Sampled, hold: &SwitchHold| {
             assert!(!hold.is_free());
-            sampled.event.run(hold, || Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()))
+            sampled.event.run(hold, |_| Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()))
         };
         let removing = spawn(move || other.event.remove(&Own(&other), &there).unwrap());
         assert_eq!(run(one, &hold), TaskRun::Written);

@@ -249,6 +249,31 @@ fn g14_a_record_that_is_longer_than_the_ring_is_lost_in_either_direction() {
 }
 
 #[test]
+fn s3_g14_a_record_of_exactly_the_rings_size_goes_into_a_ring_that_overwrites() {
+    let (page, data) = (words(MmapPage::WORDS), words(8));
+    let page = MmapPage::new(&page).unwrap();
+    let size = data.len() * 8;
+    let name = (1..=size)
+        .map(|len| vec![b'x'; len])
+        .find(|name| comm(0, name).encoded_len(FORMAT).map(usize::from) == Ok(size))
+        .expect("a name that fills the ring");
+    let ring = CpuRing::new(page, &data, Direction::Overwrite, 1).unwrap();
+    let mut reader = OverwriteReader::new(page, &data).unwrap();
+    for _ in 0..2 {
+        ring.write(&comm(0, &name), FORMAT, 7, SampleId::default()).unwrap();
+        let (mut buf, mut snapshot) = ([0; 256], reader.look());
+        let record = snapshot.next(&mut buf).unwrap().unwrap();
+        assert_eq!(record.bytes().len(), size);
+        assert_eq!((snapshot.next(&mut [0; 256]).unwrap().is_none(), ring.lost()), (true, 0));
+    }
+    // One that is read forward has to tell full from empty.
+    let (page, data) = (words(MmapPage::WORDS), words(8));
+    let ring = CpuRing::new(MmapPage::new(&page).unwrap(), &data, Direction::Forward, 1).unwrap();
+    let written = ring.write(&comm(0, &name), FORMAT, 7, SampleId::default());
+    assert_eq!((written.err(), ring.lost()), (Some(WriteError::NoRoom), 1));
+}
+
+#[test]
 fn g14_whatever_is_in_the_memory_a_reader_ends_and_continues() {
     let mut random = Random(11);
     let (page_words, data) = (words(MmapPage::WORDS), words(64));

@@ -2,7 +2,9 @@
 
 use super::error::AttrError;
 use super::kernel::KernelVersion;
-use crate::record::{AttrFlags, BranchSampleType, Endian, ReadFormat, SampleType};
+use crate::record::{
+    Attr, AttrFlags, BranchSampleType, Endian, ReadFormat, SampleType, flags_from_word,
+};
 
 /// A `perf_event_attr`: what is to be counted, and what samples are to have.
 ///
@@ -108,7 +110,7 @@ impl EventAttr {
         attr.sample_period = fields.u64();
         attr.sample_type = SampleType::from_bits_retain(fields.u64());
         attr.read_format = ReadFormat::from_bits_retain(fields.u64());
-        attr.flags = AttrFlags::from_bits_retain(fields.flags());
+        attr.flags = fields.flags();
         attr.wakeup = fields.u32();
         attr.bp_type = fields.u32();
         attr.config1 = fields.u64();
@@ -143,7 +145,7 @@ impl EventAttr {
         out.u64(self.sample_period);
         out.u64(self.sample_type.bits());
         out.u64(self.read_format.bits());
-        out.flags(self.flags.bits());
+        out.flags(self.flags);
         out.u32(self.wakeup);
         out.u32(self.bp_type);
         out.u64(self.config1);
@@ -168,16 +170,6 @@ impl EventAttr {
     pub(super) const fn has_reserved_field(&self) -> bool {
         self.reserved_2 != 0
     }
-}
-
-/// The flags of one byte order as those of the other. `precise_ip` has two bits, which
-/// keep their order.
-const fn mirrored(flags: u64) -> u64 {
-    const PRECISE_IP: u64 = 3 << 15;
-    let mirrored = flags.reverse_bits();
-    let precise_ip = mirrored & PRECISE_IP;
-    let swapped = (precise_ip >> 1 | precise_ip << 1) & PRECISE_IP;
-    mirrored & !PRECISE_IP | swapped
 }
 
 /// Reads field after field; those past the end are zero.
@@ -225,11 +217,8 @@ impl Fields<'_> {
 
     /// A word of bit fields, which compilers count from the highest bit on big-endian
     /// machines.
-    fn flags(&mut self) -> u64 {
-        match self.endian {
-            Endian::Little => self.u64(),
-            Endian::Big => mirrored(self.u64()),
-        }
+    fn flags(&mut self) -> AttrFlags {
+        flags_from_word(self.u64(), self.endian)
     }
 }
 
@@ -275,10 +264,7 @@ impl Writer<'_> {
         }
     }
 
-    fn flags(&mut self, value: u64) {
-        match self.endian {
-            Endian::Little => self.u64(value),
-            Endian::Big => self.u64(mirrored(value)),
-        }
+    fn flags(&mut self, flags: AttrFlags) {
+        self.u64(Attr::flags_word(flags, self.endian));
     }
 }

@@ -130,12 +130,15 @@ impl TaskEvent {
     /// Runs the event's work: walks the stack and writes the record. Task
     /// context, by the task itself.
     ///
-    /// `output` gets the cookie of the samples that the stack is for. It opens and closes
-    /// the read section that the host's output needs itself. Nothing is pending afterwards, even if one of the two fails.
+    /// Both get the cookie of the samples that the stack is for. `walk` asks
+    /// [`DeferredUnwind::stack`](unwind_core::deferred::DeferredUnwind::stack) with the cache
+    /// that the task's deliveries are lent, so that the entry is walked once whoever asked.
+    /// `output` opens and closes the read section that the host's output needs itself. Nothing
+    /// is pending afterwards, even if one of the two fails.
     pub fn run<T, W, E>(
         &self,
         hold: &SwitchHold,
-        walk: impl FnOnce() -> Result<T, W>,
+        walk: impl FnOnce(Cookie) -> Result<T, W>,
         output: impl FnOnce(Cookie, T) -> Result<(), E>,
     ) -> TaskRun {
         // Relaxed: the queue has ordered this after the request, and only the
@@ -146,7 +149,7 @@ impl TaskEvent {
         };
         self.state.fetch_or(RUNNING, Ordering::Relaxed);
         let _end = End { event: self, hold };
-        let Ok(stack) = walk() else {
+        let Ok(stack) = walk(cookie) else {
             self.no_stack.count();
             return TaskRun::NoStack;
         };
@@ -346,7 +349,7 @@ mod tests {
             while self.queued.take() != 0 {
                 let ran = self.event.run(
                     &self.hold,
-                    || Ok::<_, ()>(()),
+                    |_| Ok::<_, ()>(()),
                     |cookie, ()| {
                         self.written.borrow_mut().push(cookie);
                         Ok::<_, ()>(())

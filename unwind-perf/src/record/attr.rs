@@ -303,15 +303,47 @@ impl Attr {
     /// `flags` in an attr of byte order `endian`.
     #[must_use]
     pub const fn flags_word(flags: AttrFlags, endian: Endian) -> u64 {
-        flags_from_word(flags.bits(), endian).bits()
+        match endian {
+            Endian::Little => flags.bits(),
+            Endian::Big => with_precise_ip_turned(flags.bits()).reverse_bits(),
+        }
     }
 }
 
 /// The switches are C bit fields: a big-endian machine fills their word from
 /// the other end.
-const fn flags_from_word(word: u64, endian: Endian) -> AttrFlags {
-    match endian {
-        Endian::Little => AttrFlags::from_bits_retain(word),
-        Endian::Big => AttrFlags::from_bits_retain(word.reverse_bits()),
+pub(crate) const fn flags_from_word(word: u64, endian: Endian) -> AttrFlags {
+    AttrFlags::from_bits_retain(match endian {
+        Endian::Little => word,
+        Endian::Big => with_precise_ip_turned(word.reverse_bits()),
+    })
+}
+
+/// The flags with the two bits of `precise_ip` exchanged: a field of several bits keeps their
+/// order where the order of the fields is the other.
+const fn with_precise_ip_turned(flags: u64) -> u64 {
+    const PRECISE_IP: u64 = 3 << 15;
+    let precise_ip = flags & PRECISE_IP;
+    let turned = (precise_ip >> 1 | precise_ip << 1) & PRECISE_IP;
+    flags & !PRECISE_IP | turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n3_how_precise_an_event_is_reads_alike_in_both_byte_orders() {
+        for precise in 0..4_u64 {
+            let flags = AttrFlags::from_bits_retain(precise << 15) | AttrFlags::FREQ;
+            let word = Attr::flags_word(flags, Endian::Big);
+            // The first bit fields are the highest bits: 15 bits, and then the two of this one.
+            assert_eq!(word >> 47 & 3, precise);
+            let mut bytes = [0; 64];
+            bytes[4..8].copy_from_slice(&64_u32.to_be_bytes());
+            bytes[Attr::FLAGS_AT..][..8].copy_from_slice(&word.to_be_bytes());
+            assert_eq!(Attr::parse(&bytes, Endian::Big).unwrap().format.flags, flags);
+            assert_eq!(Attr::flags_word(flags, Endian::Little), flags.bits());
+        }
     }
 }

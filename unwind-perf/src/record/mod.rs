@@ -55,6 +55,7 @@ mod side_band;
 mod throttle;
 mod user_state;
 
+pub(crate) use attr::flags_from_word;
 pub use attr::{Attr, AttrFlags, BranchSampleType, EventFormat, ReadFormat, SampleType};
 pub use aux::{Aux, AuxFlags, ItraceStart};
 pub use branches::{BranchEntry, BranchFlags, BranchStack, WithBranches};

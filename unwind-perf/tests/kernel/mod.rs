@@ -19,7 +19,7 @@ pub struct Task {
     pub sampled: Mutex<SampledTask>,
     /// How often its stack was walked.
     pub walks: AtomicU64,
-    cache: Mutex<UnwindCache<[PackedFrame; 4]>>,
+    pub cache: Mutex<UnwindCache<[PackedFrame; 4]>>,
 }
 
 pub const USER: SampledTask = SampledTask {

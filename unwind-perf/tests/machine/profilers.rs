@@ -455,7 +455,7 @@ impl Machine {
             };
             let ran = event.run(
                 &self.profilers.hold,
-                || Ok::<_, ()>(()),
+                |_| Ok::<_, ()>(()),
                 |cookie, ()| {
                     assert_eq!(task.cookie.get(), Some(cookie.get()));
                     Ok::<_, ()>(())

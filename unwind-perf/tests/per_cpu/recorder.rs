@@ -17,6 +17,8 @@ pub(crate) struct Recorder {
     pub(crate) refusal: Cell<Option<Refusal>>,
     /// What has happened before each cancel.
     pub(crate) at_cancel: Cell<Option<fn(&Self)>>,
+    /// What a removal finds each time that it waits.
+    pub(crate) at_relax: Cell<Option<fn()>>,
 }
 
 impl Deferral for Recorder {
@@ -63,6 +65,9 @@ impl Deferral for Recorder {
     }
 
     fn relax(&self) {
+        if let Some(hook) = self.at_relax.get() {
+            hook();
+        }
         std::thread::yield_now();
     }
 }

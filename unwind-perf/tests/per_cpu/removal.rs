@@ -45,6 +45,33 @@ fn r0_14_a_removal_unlinks_then_cancels_then_waits_then_frees() {
     assert!(!registry.owns(event.client()));
 }
 
+#[test]
+fn s3_r0_14_a_descriptor_is_kept_while_its_removal_waits_for_a_delivery() {
+    thread_local! {
+        static FOUND: Cell<Option<(&'static Registry, CpuEvent, u32)>> = const { Cell::new(None) };
+    }
+    let core = Recorder::default();
+    let registry: &'static Registry = Box::leak(Box::new(registry()));
+    let event = registry.add(&core, spec(100, 0, 1)).unwrap();
+    FOUND.set(Some((registry, event, 0)));
+    core.at_relax.set(Some(|| {
+        let (registry, event, waits) = FOUND.get().unwrap();
+        assert!(registry.owns(event.client()), "freed under the delivery that uses it");
+        FOUND.set(Some((registry, event, waits + 1)));
+    }));
+    let mut removed = None;
+    let delivered = registry.deliver(event.client(), 0, TaskKey(1), |_| {
+        // Without its task: the removal cannot know that this is the delivery it waits for.
+        removed = Some(registry.remove(&core, None, event));
+        Ok::<_, ()>(())
+    });
+    assert_eq!((delivered.written, core.cancelled.get()), (1, 1));
+    assert_eq!(removed, Some(Err(RemoveError::StillRunning { client: None })));
+    let (_, _, waits) = FOUND.get().unwrap();
+    assert_eq!(u64::from(waits), Recorder::MAX_RELAXES);
+    assert!(!registry.owns(event.client()));
+}
+
 /// Runs `remove` in another thread while a delivery to `event` runs, and
 /// returns what the delivery saw of it in the meantime: whether it returned.
 fn remove_within_delivery(

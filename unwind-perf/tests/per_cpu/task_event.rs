@@ -4,11 +4,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use unwind_core::deferred::{Cookie, Refusal, ScheduleError};
+use unwind_core::Trace;
+use unwind_core::deferred::{Cookie, Refusal, ScheduleError, UnwindCache};
 use unwind_perf::per_cpu::*;
 
 use crate::{
-    kernel::{Task, USER, core, receivers},
+    kernel::{Core, Task, USER, core, receivers},
     recorder::Recorder,
     registry, spec,
     work::{COOKIE, Work},
@@ -69,7 +70,7 @@ fn r0_19_several_events_that_asked_for_one_task_make_one_record() {
 #[test]
 fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
     let (event, work, hold) = (TaskEvent::new(), Work::default(), SwitchHold::new());
-    let never = || -> Result<u32, ()> { panic!("nothing was asked for") };
+    let never = |_: Cookie| -> Result<u32, ()> { panic!("nothing was asked for") };
     assert_eq!(event.run(&hold, never, |_, _| Ok::<(), ()>(())), TaskRun::NotPending);
     // What cannot be queued is not pending.
     work.fails.set(true);
@@ -90,7 +91,7 @@ fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
         let written = Cell::new(None);
         let ran = event.run(
             &hold,
-            || {
+            |_| {
                 // Still pending while it runs: asking again queues nothing.
                 event.request(&work, &hold).unwrap();
                 assert!(!hold.is_free());
@@ -207,7 +208,7 @@ fn b_a_removal_of_work_that_does_not_run_gives_up_and_can_go_on() {
         assert_eq!(error, RemoveError::StillRunning { client: None });
         assert_eq!(event.request(&Stopped, &hold), Err(RequestError::Removed));
     }
-    let ran = event.run(&hold, || Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()));
+    let ran = event.run(&hold, |_| Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()));
     assert_eq!((ran, event.remove(&Stopped, &hold)), (TaskRun::Written, Ok(())));
 }
 
@@ -229,7 +230,7 @@ fn r0_20_a_removal_waits_for_pending_work_and_takes_back_its_own() {
     let removed = Cell::new(None);
     let ran = event.run(
         &hold,
-        || {
+        |_| {
             removed.set(Some(event.remove(&work, &hold)));
             Ok::<_, ()>(())
         },
@@ -272,8 +273,66 @@ fn r0_20_a_removal_waits_for_pending_work_and_takes_back_its_own() {
         std::thread::yield_now();
     }
     assert!(!remover.is_finished());
-    let ran = event.run(&hold, || Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()));
+    let ran = event.run(&hold, |_| Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()));
     assert_eq!(ran, TaskRun::Written);
     remover.join().unwrap();
-    assert_eq!(event.run(&hold, || Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(())), TaskRun::NotPending);
+    assert_eq!(event.run(&hold, |_| Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(())), TaskRun::NotPending);
+}
+
+#[test]
+fn s2_an_entry_is_walked_once_for_an_event_of_the_task_and_its_clients_in_either_order() {
+    /// The queue of a task that is in an entry of the kernel.
+    struct OfTask<'k>(&'k Core, &'k Task, Cell<bool>);
+    impl TaskWork for OfTask<'_> {
+        fn cookie(&self) -> Result<Cookie, Refusal> {
+            self.0.cookie(self.1)
+        }
+        fn queue(&self) -> Result<(), ScheduleError> {
+            self.2.set(true);
+            Ok(())
+        }
+        fn unqueue(&self) {}
+        fn is_current(&self) -> bool {
+            true
+        }
+        fn relax(&self) {}
+    }
+    let (core, registry, task) = (&core(), registry(), Task::new(1));
+    let client = registry.add(core, spec(100, 0, 1)).unwrap();
+    let (event, hold) = (TaskEvent::new(), SwitchHold::new());
+    let work = OfTask(core, &task, Cell::new(false));
+    // How often the stack was walked for the event, whose record has a cookie.
+    let walked = Cell::new(0);
+    let run = |expected: Cookie| {
+        assert!(work.2.take());
+        let mut cache = task.cache.lock().unwrap();
+        let cache: &mut UnwindCache = &mut *cache;
+        let walk = |_: &mut Trace| walked.set(walked.get() + 1);
+        let written = Cell::new(None);
+        let ran = event.run(
+            &hold,
+            move |cookie| Ok::<_, ()>(core.stack(cookie, cache, walk)),
+            |cookie, _: &Trace| {
+                written.set(Some(cookie));
+                Ok::<_, ()>(())
+            },
+        );
+        assert_eq!((ran, written.get()), (TaskRun::Written, Some(expected)));
+    };
+    let walks = || (walked.get(), task.walks.load(SeqCst));
+
+    // The event's work first: the clients get the stack that it has walked.
+    let cookie = event.request(&work, &hold).unwrap();
+    registry.request(core, &task, TaskKey(task.number), &client).unwrap();
+    run(cookie);
+    assert_eq!(receivers(core, &registry, &task, 0), [1]);
+    assert_eq!(walks(), (1, 0));
+
+    // The next entry is walked anew; here the clients come first.
+    let next = event.request(&work, &hold).unwrap();
+    assert_ne!(next, cookie);
+    registry.request(core, &task, TaskKey(task.number), &client).unwrap();
+    assert_eq!(receivers(core, &registry, &task, 0), [1]);
+    run(next);
+    assert_eq!(walks(), (1, 1));
 }

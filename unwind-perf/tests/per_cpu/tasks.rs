@@ -95,7 +95,7 @@ fn g4_the_record_of_a_tasks_own_work_has_the_cookie_that_its_samples_were_told()
         let mut written = None;
         let ran = event.run(
             &hold,
-            || Ok::<_, ()>(()),
+            |_| Ok::<_, ()>(()),
             |cookie, ()| {
                 written = Some(cookie);
                 Ok::<_, ()>(())
@@ -193,4 +193,35 @@ fn g6_an_event_without_a_cpu_gets_the_stacks_of_its_task_wherever_that_returns()
     registry.remove(&core, None, event).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 0), [0; 0]);
     assert_eq!(registry.client_of(GroupLeader(100)), None);
+}
+
+#[test]
+fn s3_a_childs_copy_wants_records_if_its_parent_does() {
+    for wants in [false, true] {
+        let registry = FixedRegistry::<1, 4>::new(DeliveryPolicy::Broadcast);
+        let core = core();
+        let of = EventSpec { defer_output: wants, ..about(1, spec(100, 0, 1)) };
+        let parent = registry.add(&core, of).unwrap();
+        registry.inherit(&core, parent, TaskKey(2), EventKey(2)).unwrap();
+        let mut got = Vec::new();
+        let _ = registry.deliver(parent.client(), 0, TaskKey(2), |key| {
+            got.push(key.0);
+            Ok::<_, ()>(())
+        });
+        assert_eq!(got, if wants { vec![2] } else { vec![] });
+    }
+}
+
+#[test]
+fn s3_a_parent_that_was_removed_has_no_children_whoever_has_its_place() {
+    let registry = FixedRegistry::<1, 1>::new(DeliveryPolicy::FirstLive);
+    let core = core();
+    let parent = registry.add(&core, about(1, spec(100, 0, 1))).unwrap();
+    registry.remove(&core, None, parent).unwrap();
+    // The only place there is.
+    let other = registry.add(&core, about(1, spec(200, 0, 2))).unwrap();
+    let error = registry.inherit(&core, parent, TaskKey(2), EventKey(3)).unwrap_err();
+    assert_eq!(error, AddError::NoParent);
+    let error = registry.inherit(&core, other, TaskKey(2), EventKey(3)).unwrap_err();
+    assert_eq!(error, AddError::NoMemory, "that of one that lives has no room");
 }
