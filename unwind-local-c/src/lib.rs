@@ -263,7 +263,7 @@ pub extern "C" fn unwind_local_end_text(code: u8) -> *const c_char {
         3 => c"no room for more frames",
         4 => c"nothing tells of this code",
         5 => c"no stack that can be walked",
-        6 => c"malformed table",
+        6 => c"no row of the table can be used",
         33 => c"memory is not readable",
         34 => c"the stack does not rise",
         35 => c"misaligned frame",

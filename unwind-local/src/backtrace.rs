@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use unwind_core::{End, IncrementalTrace, Trace, TraceFrame};
+use unwind_core::{End, Trace, TraceFrame};
 
 use crate::addresses::fill;
 use crate::raw::caller::backtrace_of_caller;
@@ -11,7 +11,7 @@ use crate::raw::loads;
 use crate::raw::place;
 use crate::raw::program_index;
 use crate::raw::registers::{CallerRegisters, Start};
-use crate::walker::{walk, walk_incremental};
+use crate::walker::walk;
 
 use crate::addresses::Backtrace;
 pub use crate::raw::place::MAX_FRAMES;
@@ -160,20 +160,6 @@ pub unsafe fn trace_from(registers: &CallerRegisters, trace: &mut Trace) {
 pub unsafe fn trace_of(context: &libc::ucontext_t, trace: &mut Trace) {
     // SAFETY: as the caller promises.
     walk(&mut unsafe { Start::of(context) }, |frames| frames.trace(trace));
-}
-
-/// Walks the callers and reuses the frames that have not changed since the last walk of this thread,
-/// which `last` holds: for repeated backtraces of a deep stack. It pays where most of the stack
-/// stays, see [`IncrementalTrace::reused`]; other stacks cost two to five walks.
-///
-/// Nothing is reused from a walk that was not complete, nor before [`prepare`]. `last` belongs to one
-/// thread; [clear](IncrementalTrace::clear) it before another one uses it.
-///
-/// For signal handlers at any point, too, with a trace that nothing else uses meanwhile.
-// A part of the function that calls it, so that no frame of this library is walked.
-#[inline(always)]
-pub fn trace_incremental<const N: usize>(last: &mut IncrementalTrace<N>) {
-    walk_incremental(&mut Start::here(), last);
 }
 
 /// How many frames are found before the first of them is visited.

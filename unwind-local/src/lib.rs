@@ -11,7 +11,6 @@
 //! | the same, beginning in a function that has saved its registers | [`backtrace_from`], [`trace_from`] | at any point |
 //! | a frame at a time, with registers | [`Cursor`] | at any point |
 //! | through code that the program has generated | [`ProgramCode`] | at any point |
-//! | of a deep stack, reusing the frames that have not changed | [`trace_incremental`] | at any point |
 //! | of another thread | [`ThreadSignal`] | the other thread answers at any point |
 //! | makes later walks faster | [`prepare`] | never |
 //! | the name of a function | [`name_of`] | never |
@@ -83,7 +82,7 @@ mod walker;
 pub use addresses::Backtrace;
 pub use backtrace::{
     MAX_FRAMES, backtrace, backtrace_from, backtrace_of, backtrace_skipping, frames, frames_of,
-    keeps_rows, prepare, prepare_for_glibc, trace, trace_from, trace_incremental, trace_of,
+    keeps_rows, prepare, prepare_for_glibc, trace, trace_from, trace_of,
 };
 #[cfg(feature = "symbols")]
 pub use capture::Capture;
@@ -94,7 +93,7 @@ pub use raw::registers::CallerRegisters;
 #[cfg(feature = "symbols")]
 pub use symbol::Symbol;
 pub use unwind_core::{
-    DwarfReg, End, FramePc, IncrementalTrace, Origin, Provenance, ReadError, StepError, TraceFrame,
+    DwarfReg, End, FramePc, Origin, Provenance, ReadError, StepError, TraceFrame,
 };
 
 pub use thread_error::ThreadError;

@@ -1,6 +1,6 @@
 //! What all walks are made of.
 
-use unwind_core::{End, Frames, IncrementalTrace, Or, RowCache, RowSource as _, Unchecked, Walker};
+use unwind_core::{End, Frames, Or, RowCache, RowSource as _, Unchecked, Walker};
 use unwind_x86::SignalTrampolines;
 
 use crate::memory::OwnMemory;
@@ -44,21 +44,6 @@ pub(crate) fn walk<R>(start: &mut Start, run: impl FnOnce(&mut OwnFrames<'_, '_,
         frames.begin_in_caller();
     }
     run(&mut frames)
-}
-
-/// Walks from there, and takes over what is as it was in the last walk.
-#[inline(never)]
-pub(crate) fn walk_incremental<const N: usize>(start: &mut Start, last: &mut IncrementalTrace<N>) {
-    // Frames that a guess has led to are walked again: what follows depends on there being one.
-    if !last.is_complete() {
-        last.clear();
-    }
-    let guessed = Guessed::default();
-    let mut taken = if loads::count().is_some() { Taken::take() } else { None };
-    let mut memory = OwnMemory::new(start.pc(), &guessed);
-    memory.of_stack(start.sp(), Start::stack_pointer());
-    let mut walker = walker(start.pc(), &guessed, taken.as_mut().map(Taken::rows));
-    walker.trace_incremental(start.registers(), &mut memory, last);
 }
 
 /// Asks the tables of objects, then signal trampolines, the instructions, frame pointers.

@@ -72,7 +72,7 @@ impl RowSource<Machine> for ObjectRows<'_> {
         }
         let Some(object) = Object::find(addr) else { return Ok(None) };
         if self.guessed.0.get() && !object.is_permanent() {
-            return row_by_reads(object, addr, mem);
+            return row_by_reads(object, frame, mem);
         }
         // SAFETY: code of it runs on this thread's stack, see `Guessed`.
         if let Some(part) = unsafe { object.sframe() }
@@ -80,7 +80,7 @@ impl RowSource<Machine> for ObjectRows<'_> {
         {
             return Ok(Some(row));
         }
-        let row = call_frame_row(object, addr)?;
+        let row = call_frame_row(object, frame, mem)?;
         // A signal can interrupt the trampoline's own instructions, too.
         let is_signal = row.is_some_and(|row| row.is_signal()) && !frame.pc().is_exact();
         if is_signal && object.is_c_library() {
@@ -137,10 +137,14 @@ fn program_row<M: Memory>(
 
 /// The row of the `.eh_frame`.
 #[inline(never)]
-fn call_frame_row(object: Object, addr: u64) -> Result<Option<Row>, CfiError> {
+fn call_frame_row<M: Memory>(
+    object: Object,
+    frame: &FrameContext<'_, Registers>,
+    mem: &mut M,
+) -> Result<Option<Row>, CfiError> {
     // Looked at where it was returned, so that it is on the stack once.
     match &call_frames(object) {
-        Ok(table) => table.as_ref().map_or(Ok(None), |table| table.find_row(addr)),
+        Ok(table) => table.as_ref().map_or(Ok(None), |table| table.find_row_in(frame, mem)),
         Err(error) => Err(*error),
     }
 }
@@ -191,7 +195,7 @@ fn call_frames<'o>(object: Object) -> Result<Option<CfiTable<'o>>, CfiError> {
 #[inline(never)]
 fn row_by_reads<M: Memory>(
     object: Object,
-    addr: u64,
+    frame: &FrameContext<'_, Registers>,
     mem: &mut M,
 ) -> Result<Option<Row>, RemoteCfiError> {
     if object.eh_frame_hdr == 0 {
@@ -199,7 +203,7 @@ fn row_by_reads<M: Memory>(
     }
     let table = RemoteCfi::open(mem, CFI_ABI, object.eh_frame_hdr)?;
     let mut scratch = CfiScratch::new();
-    table.map_or(Ok(None), |table| table.find_row(mem, addr, &mut scratch))
+    table.map_or(Ok(None), |table| table.find_row_in(frame, mem, &mut scratch))
 }
 
 /// Frame pointers where no table tells of the code. They are guesses.
