@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use object::elf;
-use unwind_cfi::{CfiAbi, CfiError, CfiScratch, RemoteCfi, RemoteCfiError};
+use unwind_cfi::{CfiAbi, CfiError, CfiScratch, FrameRules, RemoteCfi, RemoteCfiError};
 use unwind_core::{Memory, ReadError, RegisterRules, Row, VirtAddr, WordSize};
 
 use crate::elf::ElfFile;
@@ -15,12 +15,14 @@ use crate::indexed_frames::{IndexedFrames, NoRowError, cfi_abi};
 /// The call frame information of one file.
 ///
 /// `.eh_frame` is searched by its search table, in the parts of the file that a lookup
-/// needs. What has no search table is read as a whole, when it is first needed, and gets
-/// an index. Threads share what was read.
+/// needs. What has no search table, and what is missing in one that is not in order, is read as a
+/// whole, when it is first needed, and gets an index. Threads share what was read.
 #[derive(Debug)]
 pub(crate) struct CallFrameRows {
     abi: Option<CfiAbi>,
     searched: OnceLock<Option<RemoteCfi>>,
+    /// The first entry of the search table that is not in order.
+    disorder: OnceLock<Option<u32>>,
     has_debug_frame: OnceLock<bool>,
     indexed: OnceLock<Result<Option<IndexedFrames>, ElfError>>,
     reading: Mutex<Reading>,
@@ -39,6 +41,7 @@ impl CallFrameRows {
         Self {
             abi: cfi_abi(file),
             searched: OnceLock::new(),
+            disorder: OnceLock::new(),
             has_debug_frame: OnceLock::new(),
             indexed: OnceLock::new(),
             reading: Mutex::default(),
@@ -78,6 +81,9 @@ impl CallFrameRows {
         let searched = self.searched(file);
         if let Some(searched) = searched {
             match self.read(file, |linked, scratch| searched.find_row(linked, addr, scratch)) {
+                Ok(None) if self.disorder(file).is_some() => {
+                    return self.indexed_row(file, addr, false);
+                }
                 Ok(None) => {}
                 Ok(row) => return Ok(row),
                 // The other way knows what addresses count from, and what is outside of
@@ -103,6 +109,19 @@ impl CallFrameRows {
         self.indexed_row(file, addr, searched.is_some())
     }
 
+    /// The rules for a link-time address, some of which no row can say: they have a row in a
+    /// frame of code that was loaded this far above. `None` if there are none such.
+    pub(crate) fn frame_rules(&self, file: &ElfFile, addr: u64, bias: u64) -> Option<FrameRules> {
+        let searched = self.searched(file).and_then(|searched| {
+            let find = |linked: &mut LinkedBytes<'_>, scratch: &mut CfiScratch| {
+                searched.find_frame_rules(linked, addr, scratch)
+            };
+            self.read(file, find).ok().flatten()
+        });
+        let found = searched.or_else(|| self.indexed(file).ok().flatten()?.frame_rules(addr));
+        found.map(|rules| rules.loaded(bias))
+    }
+
     /// The rules of other registers for a link-time address, if there are any.
     pub(crate) fn register_rules(&self, file: &ElfFile, addr: u64) -> Option<RegisterRules> {
         let searched = self.searched(file).and_then(|searched| {
@@ -122,6 +141,22 @@ impl CallFrameRows {
             self.read(file, |linked, _| RemoteCfi::open(linked, abi, header)).ok().flatten()
         });
         found.as_ref()
+    }
+
+    /// The number of the first entry of the search table that is not in order, looked for once.
+    pub(crate) fn disorder(&self, file: &ElfFile) -> Option<u32> {
+        *self.disorder.get_or_init(|| {
+            let searched = self.searched(file)?;
+            let find = |linked: &mut LinkedBytes<'_>, scratch: &mut CfiScratch| {
+                searched.find_disorder(linked, scratch)
+            };
+            self.read(file, find).ok().flatten()
+        })
+    }
+
+    /// The same, if it was looked for: where a row was missing.
+    pub(crate) fn disorder_so_far(&self) -> Option<u32> {
+        self.disorder.get().copied().flatten()
     }
 
     /// Looks something up in the file, one thread at a time.

@@ -56,6 +56,9 @@ pub(crate) struct BuiltTable {
     pub(crate) report: CfiReport,
     /// What the table does not have of the code.
     pub(crate) lost: Vec<LostCode>,
+    /// Code whose rows a table cannot mark as those of functions that may return to where an exception
+    /// is caught, ascending.
+    eh_returns: Vec<Range<u64>>,
     /// Parts of entries that are about the same code as others.
     pub(crate) overlaps: Vec<Omission>,
     /// Why `.debug_frame` is not in it, where that is damaged and not the only
@@ -193,6 +196,7 @@ impl CallFrames {
             addr,
             report: CfiReport::default(),
             lost: Vec::new(),
+            eh_returns: Vec::new(),
             overlaps: Vec::new(),
             unread: self.sections.unread,
         };
@@ -213,6 +217,7 @@ impl CallFrames {
                 _ => table.lost.push(LostCode { part: section.part, range }),
             };
             while converter.next(&mut builder, &mut lost)? {
+                table.eh_returns.extend_from_slice(converter.eh_returns());
                 if !is_last && let Some(code) = converter.code().cloned() {
                     covered.push(code);
                 }
@@ -235,6 +240,7 @@ impl CallFrames {
                 }
             }
         }
+        table.eh_returns = joined(table.eh_returns);
         table.bytes = builder.finish(addr, |range| table.overlaps.push(range))?;
         Ok(table)
     }
@@ -250,7 +256,17 @@ impl BuiltTable {
     pub(crate) fn row(&self, addr: u64, bias: u64) -> Result<Option<Row>, sframe::Error> {
         // To open it is to look at its header.
         let table = sframe::Table::parse(&self.bytes)?.at(self.addr.wrapping_add(bias));
-        Ok(table.find_row(addr)?.map(|row| row.with_origin(Origin::CallFrames)))
+        let Some(row) = table.find_row(addr)? else { return Ok(None) };
+        let row = row.with_origin(Origin::CallFrames);
+        let is_marked = self.is_eh_return(addr.wrapping_sub(bias));
+        Ok(Some(if is_marked { row.with_eh_return() } else { row }))
+    }
+
+    /// Whether the function of a link-time address may be on its way to where an exception is caught.
+    fn is_eh_return(&self, addr: u64) -> bool {
+        let after = self.eh_returns.partition_point(|range| range.start <= addr);
+        let range = after.checked_sub(1).and_then(|last| self.eh_returns.get(last));
+        range.is_some_and(|range| range.contains(&addr))
     }
 
     /// Why the table has nothing of an address, and which section describes it, if
@@ -353,6 +369,28 @@ fn by_header(file: &ElfFile) -> Result<Option<(Vec<u8>, u64)>, ElfError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn u5_rows_of_a_table_that_is_made_are_marked_where_direct_ones_are() {
+        // That of the tests themselves.
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libraries = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+        let library = libraries.into_iter().find(|path| path.contains("/libgcc_s.so"));
+        let Some(library) = library else { return test_support::skip("no libgcc_s.so") };
+        let file = ElfFile::from_file(std::fs::File::open(library).unwrap()).unwrap();
+        let rows = crate::call_frame_rows::CallFrameRows::new(&file);
+        let built = CallFrames::read(&file).unwrap().unwrap().build(Format::V3, 0, |_| ()).unwrap();
+        let marked = &built.eh_returns;
+        assert!((4..64).contains(&marked.len()), "{marked:x?}");
+        for code in marked {
+            for addr in code.start - 0x400..code.end + 0x100 {
+                let direct = rows.row(&file, addr).unwrap();
+                let found = built.row(addr.wrapping_add(0x5000), 0x5000).unwrap();
+                let marks = [found, direct].map(|row| row.map(|row| row.is_eh_return()));
+                assert_eq!(marks[0], marks[1], "{addr:#x}");
+            }
+        }
+    }
 
     #[test]
     fn ranges_that_meet_are_joined_in_any_order() {

@@ -9,23 +9,25 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::thread::{self, JoinHandle};
 
+use crate::caller_signals::CallerSignals;
+
 /// A process that waits to become a command. If this is dropped, it ends.
 #[derive(Debug)]
 pub(crate) struct HeldChild {
     pid: i32,
     /// What it waits for: a byte says that it shall continue.
-    gate: PipeWriter,
+    gate: Option<PipeWriter>,
     /// The one that started it, which waits until it executes the command.
-    starter: JoinHandle<io::Result<Child>>,
+    starter: Option<JoinHandle<io::Result<Child>>>,
 }
 
 impl HeldChild {
-    /// Starts a process that waits.
+    /// Starts a process that waits. The command will have `signals`.
     ///
     /// # Errors
     ///
     /// What the system refuses the process with.
-    pub(crate) fn start(mut command: Command) -> io::Result<Self> {
+    pub(crate) fn start(mut command: Command, signals: CallerSignals) -> io::Result<Self> {
         let (mut passed, gate) = pipe()?;
         let (mut told, mut tells) = pipe()?;
         let gate_fd = gate.as_raw_fd();
@@ -34,7 +36,12 @@ impl HeldChild {
             // SAFETY: nothing else in this process uses the number.
             unsafe { libc::close(gate_fd) };
             tells.write_all(&std::process::id().to_ne_bytes())?;
-            passed.read_exact(&mut [0])
+            if passed.read_exact(&mut [0]).is_err() {
+                // It was given up. An error would be told to a parent that may be gone.
+                // SAFETY: the process has one thread, and nothing to do at its end.
+                unsafe { libc::_exit(NOT_STARTED) }
+            }
+            signals.restore()
         };
         // SAFETY: the closure makes system calls alone: no lock, no allocation.
         unsafe { command.pre_exec(wait) };
@@ -47,7 +54,7 @@ impl HeldChild {
             return Err(started.err().unwrap_or(error));
         }
         let pid = i32::from_ne_bytes(pid);
-        Ok(Self { pid, gate, starter })
+        Ok(Self { pid, gate: Some(gate), starter: Some(starter) })
     }
 
     pub(crate) const fn pid(&self) -> i32 {
@@ -60,14 +67,41 @@ impl HeldChild {
     ///
     /// Why the command cannot be executed.
     pub(crate) fn go(mut self) -> io::Result<Child> {
-        self.gate.write_all(&[1])?;
-        self.starter.join().map_err(|_| io::ErrorKind::Other)?
+        if let Some(mut gate) = self.gate.take() {
+            gate.write_all(&[1])?;
+        }
+        self.started()
+    }
+
+    /// What became of it, once it executes the command or has ended.
+    fn started(&mut self) -> io::Result<Child> {
+        let starter = self.starter.take().ok_or(io::ErrorKind::NotFound)?;
+        starter.join().map_err(|_| io::ErrorKind::Other)?
     }
 }
 
+impl Drop for HeldChild {
+    fn drop(&mut self) {
+        // It ends when nobody can let it continue any more.
+        self.gate = None;
+        if let Ok(mut child) = self.started() {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The exit code of a process that was not let execute its command.
+const NOT_STARTED: i32 = 127;
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+
+    fn start(command: Command) -> HeldChild {
+        HeldChild::start(command, CallerSignals::of_this_thread()).unwrap()
+    }
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("/bin/sh");
@@ -77,7 +111,7 @@ mod tests {
 
     #[test]
     fn d14_a_held_command_executes_nothing_until_it_may() {
-        let held = HeldChild::start(shell("exit 7")).unwrap();
+        let held = start(shell("exit 7"));
         let (pid, name) = (held.pid(), format!("/proc/{}/comm", held.pid()));
         assert_ne!(std::fs::read_to_string(&name).unwrap(), "sh\n");
         let mut child = held.go().unwrap();
@@ -87,15 +121,16 @@ mod tests {
 
     #[test]
     fn d14_a_command_that_is_not_there_says_so_when_it_may_start() {
-        let held = HeldChild::start(Command::new("/no/such")).unwrap();
+        let held = start(Command::new("/no/such"));
         assert_eq!(held.go().unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn d14_a_held_command_that_is_dropped_ends() {
-        let held = HeldChild::start(shell("exit 0")).unwrap();
-        let HeldChild { gate, starter, .. } = held;
-        drop(gate);
-        assert!(starter.join().unwrap().is_err());
+    fn d14_s1_a_held_command_that_is_dropped_has_ended() {
+        let held = start(shell("exit 0"));
+        let process = format!("/proc/{}", held.pid());
+        assert!(Path::new(&process).exists());
+        drop(held);
+        assert!(!Path::new(&process).exists());
     }
 }

@@ -1,12 +1,32 @@
 //! Rows of a file's call frame information, read as a whole and with an index.
 
 use object::{Endianness, elf};
-use unwind_cfi::{CfiAbi, CfiError, CfiTable, Entries, IndexEntry};
-use unwind_core::{RegisterRules, Row};
+use unwind_cfi::{CfiAbi, CfiError, CfiTable, Entries, FrameRules, IndexEntry};
+use unwind_core::{FrameContext, Memory, RegisterRules, Registers, Row};
 
 use crate::call_frames::{FrameSection, FrameSections};
 use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
+
+/// The row of one frame, where what a file says of its code has no row of all frames. `found` is
+/// what was found without the frame, and `rules` looks for more.
+pub(crate) fn row_in_frame<R: Registers, M: Memory>(
+    found: Result<Option<Row>, NoRowError>,
+    frame: &FrameContext<'_, R>,
+    mem: &mut M,
+    rules: impl FnOnce() -> Option<FrameRules>,
+) -> Option<Row> {
+    let found = match found {
+        Err(NoRowError::Elf(_)) => return None,
+        Err(NoRowError::Cfi(_, error)) => Err(error),
+        Ok(row) => Ok(row),
+    };
+    let rules = if FrameRules::may_say_more(&found) { rules() } else { None };
+    match rules {
+        Some(rules) => rules.row(frame, mem).ok(),
+        None => found.ok().flatten(),
+    }
+}
 
 /// Why a file has no row for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,6 +92,12 @@ impl IndexedFrames {
             }
         }
         Ok(None)
+    }
+
+    /// The rules for a link-time address, where some are such that a row can say them in a frame
+    /// alone.
+    pub(crate) fn frame_rules(&self, addr: u64) -> Option<FrameRules> {
+        self.tables().find_map(|(_, table)| table.find_frame_rules(addr).ok().flatten())
     }
 
     /// The rules of other registers for a link-time address, if there are any.

@@ -8,8 +8,10 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod build_id_cache;
 mod call_frame_rows;
 mod call_frames;
+mod caller_signals;
 mod cli;
 mod clock;
 mod coloured;
@@ -31,10 +33,12 @@ mod mapped_file;
 mod module;
 mod module_error;
 mod notices;
+mod output_file;
 pub mod perf_event;
 mod program_start;
 mod progress;
 mod regular_file;
+mod remapped_text;
 mod return_probes;
 mod same_file;
 mod stack_switches;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sframe::{Format, WriteError};
-use unwind_core::{RegisterRules, Row, WordSize};
+use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, WordSize};
 
 use crate::call_frame_rows::CallFrameRows;
 use crate::call_frames::{BuiltTable, CallFrames};
@@ -15,7 +15,7 @@ use crate::debug_files::{DebugFiles, WrongDebugFile};
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
-use crate::indexed_frames::NoRowError;
+use crate::indexed_frames::{NoRowError, row_in_frame};
 use crate::progress::Progress;
 use crate::stack_switches::{FileSwitches, SwitchNames};
 use crate::symbols::few::functions_at;
@@ -141,6 +141,20 @@ impl LoadedImage {
         rows.row(&self.file.elf, addr.wrapping_sub(self.bias))
     }
 
+    /// The row of a frame of the target, by the same, with what only the frame and its memory
+    /// tell.
+    pub(crate) fn call_frame_row_in<A: Arch, M: Memory>(
+        &self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Option<Row> {
+        let addr = frame.lookup_addr().get();
+        row_in_frame(self.call_frame_row(addr, A::WORD), frame, mem, || {
+            let (file, bias) = (&self.file, self.bias);
+            file.call_frames.frame_rules(&file.elf, addr.wrapping_sub(bias), bias)
+        })
+    }
+
     /// The rules of other registers for an address of the target by the call frame
     /// information, if that has them.
     pub(crate) fn call_frame_register_rules(
@@ -151,6 +165,12 @@ impl LoadedImage {
         let rows = &self.file.call_frames;
         let is_same = rows.word() == Some(word);
         is_same.then(|| rows.register_rules(&self.file.elf, addr.wrapping_sub(self.bias)))?
+    }
+
+    /// The number of the first entry that is not in order in the table by which call frame information is
+    /// searched, if that was found out.
+    pub(crate) fn disorder(&self) -> Option<u32> {
+        self.file.call_frames.disorder_so_far()
     }
 
     /// What of the call frame information that was looked for so far could not be read.

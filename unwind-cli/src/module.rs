@@ -6,12 +6,15 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use unwind_core::Memory;
+
 use crate::debug_files::DebugFiles;
 use crate::elf::ElfFile;
 use crate::loaded_file::{LoadedFile, LoadedImage};
 use crate::mapped_file::ProcessFiles;
 use crate::module_error::ModuleError;
 use crate::program_start::EntryPoints;
+use crate::remapped_text::{Candidate, candidates, same_pieces};
 use crate::target::maps::{Backing, MappedFile, Mapping};
 
 /// One loaded file.
@@ -94,6 +97,16 @@ pub(crate) struct Modules {
     text: Vec<(Range<u64>, usize)>,
     /// The files by what backs their mappings.
     files: HashMap<Backing, Rc<ModuleFile>>,
+    remapped: Vec<RemappedText>,
+}
+
+/// Code of a file that the program has moved to memory without a file.
+#[derive(Clone, Debug)]
+pub(crate) struct RemappedText {
+    pub(crate) range: Range<u64>,
+    /// Where in the file it starts.
+    pub(crate) offset: u64,
+    pub(crate) file: MappedFile,
 }
 
 impl Modules {
@@ -105,7 +118,8 @@ impl Modules {
         let mut modules = Self::default();
         // Programs may map their files in many thousand pieces.
         let mut known = HashMap::new();
-        for mapping in mappings.iter().filter(|mapping| mapping.executable) {
+        let code = mappings.iter().filter(|mapping| mapping.executable && !mapping.is_memory());
+        for mapping in code {
             let path = match &mapping.backing {
                 Backing::File(file) => file.path.clone(),
                 Backing::Vdso => PathBuf::from("[vdso]"),
@@ -132,6 +146,56 @@ impl Modules {
         }
         modules.text.sort_unstable_by_key(|(range, _)| range.start);
         modules
+    }
+
+    /// Takes memory without a file for the code of a file that it was moved from, where the bytes
+    /// in `memory` are those of the file. `open` opens the file of a mapping.
+    pub(crate) fn add_remapped(
+        &mut self,
+        mappings: &[Mapping],
+        memory: &mut impl Memory,
+        mut open: impl FnMut(&Mapping) -> Option<Opening>,
+    ) {
+        for candidate in candidates(mappings) {
+            for neighbour in &candidate.neighbours {
+                let known = self.files.get(&neighbour.backing).cloned();
+                let opened = || Some(Rc::new(ModuleFile::new(open(neighbour)?, neighbour)));
+                let Some(file) = known.or_else(opened) else { continue };
+                self.files.entry(neighbour.backing.clone()).or_insert_with(|| Rc::clone(&file));
+                let (Ok(loaded), Some(at)) = (file.get(), Candidate::place(neighbour)) else {
+                    continue;
+                };
+                let Backing::File(mapped) = &neighbour.backing else { continue };
+                let pieces = same_pieces(&loaded.elf, at, &candidate.range, memory);
+                let is_found = !pieces.is_empty();
+                for piece in pieces {
+                    let (start, offset) = (piece.range.start, piece.offset);
+                    let is_same = |module: &Module| {
+                        Rc::ptr_eq(&module.file, &file)
+                            && module.start.wrapping_sub(module.offset)
+                                == start.wrapping_sub(offset)
+                    };
+                    let index = self.modules.iter().position(is_same).unwrap_or_else(|| {
+                        let (path, image) = (mapped.path.clone(), OnceCell::new());
+                        let file = Rc::clone(&file);
+                        self.modules.push(Module { path, file, start, offset, image });
+                        self.modules.len().saturating_sub(1)
+                    });
+                    self.text.push((piece.range.clone(), index));
+                    let file = mapped.clone();
+                    self.remapped.push(RemappedText { range: piece.range, offset, file });
+                }
+                if is_found {
+                    break;
+                }
+            }
+        }
+        self.text.sort_unstable_by_key(|(range, _)| range.start);
+    }
+
+    /// The code that was moved to memory without a file.
+    pub(crate) fn remapped(&self) -> &[RemappedText] {
+        &self.remapped
     }
 
     /// The module whose code holds an address of the target.

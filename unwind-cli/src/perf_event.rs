@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "system calls, and memory shared with the kernel")]
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -41,6 +42,20 @@ impl PerfEvent {
     ///
     /// What `perf_event_open` fails with.
     pub fn open(attr: &EventAttr, task: i32, cpu: i32) -> io::Result<Self> {
+        Self::open_of(attr, task, cpu, 0)
+    }
+
+    /// Opens an event of all tasks of a control group, whose folder is open, while they run on `cpu`.
+    ///
+    /// # Errors
+    ///
+    /// What `perf_event_open` fails with.
+    pub fn open_in(attr: &EventAttr, group: BorrowedFd<'_>, cpu: i32) -> io::Result<Self> {
+        const OF_CONTROL_GROUP: u64 = 1 << 2;
+        Self::open_of(attr, group.as_raw_fd(), cpu, OF_CONTROL_GROUP)
+    }
+
+    fn open_of(attr: &EventAttr, task: i32, cpu: i32, whose: u64) -> io::Result<Self> {
         const NO_GROUP: i32 = -1;
         const CLOSE_ON_EXEC: u64 = 1 << 3;
         let mut bytes = [0; EventAttr::SIZE];
@@ -55,7 +70,7 @@ impl PerfEvent {
                 task,
                 cpu,
                 NO_GROUP,
-                CLOSE_ON_EXEC,
+                CLOSE_ON_EXEC | whose,
             )
         };
         let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0);
@@ -111,6 +126,20 @@ impl PerfEvent {
     pub fn disable(&self) -> io::Result<()> {
         const DISABLE: libc::c_ulong = 0x2401;
         self.control(DISABLE, 0)
+    }
+
+    /// Has a tracepoint take the hits alone for which an expression of its fields is true.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel refuses it with.
+    pub fn filter(&self, expression: &CStr) -> io::Result<()> {
+        const SET_FILTER: libc::c_ulong = 0x4008_2406;
+        // SAFETY: the kernel reads the text up to its end, which `CStr` has.
+        match unsafe { libc::ioctl(self.file.as_raw_fd(), SET_FILTER, expression.as_ptr()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     fn control(&self, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {

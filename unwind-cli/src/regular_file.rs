@@ -13,6 +13,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
 /// Opens a regular file to read it.
 ///
 /// # Errors
@@ -32,8 +34,25 @@ pub(crate) fn open_no_link(path: &Path) -> io::Result<File> {
     open_with(path, libc::O_NOFOLLOW)
 }
 
+/// The same of a path below a folder, the root of a process, by no link at all: whoever writes there
+/// cannot lead out of it.
+///
+/// # Errors
+///
+/// As [`open`]; also where the system knows no such way (before Linux 5.6).
+pub(crate) fn open_below(root: &Path, path: &Path) -> io::Result<File> {
+    let root = File::open(root)?;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    let handle = openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    reopen(&File::from(handle))
+}
+
 fn open_with(path: &Path, flags: i32) -> io::Result<File> {
-    let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH | flags).open(path)?;
+    reopen(&OpenOptions::new().read(true).custom_flags(libc::O_PATH | flags).open(path)?)
+}
+
+/// Opens what a handle is of, if it is a regular file.
+fn reopen(handle: &File) -> io::Result<File> {
     if !handle.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, NotRegular));
     }

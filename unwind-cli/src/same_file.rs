@@ -14,9 +14,14 @@ pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
 
 /// Whether a path leads to the file, pipe or terminal that standard output goes to.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
-    let output = io::stdout().as_fd().try_clone_to_owned().map(File::from);
-    let output = output.and_then(|output| output.metadata());
-    matches!((id(path), output), (Ok(one), Ok(other)) if one == (other.dev(), other.ino()))
+    standard_output_at(path).is_some()
+}
+
+/// Standard output, if a path leads to where it goes.
+pub(crate) fn standard_output_at(path: &Path) -> Option<File> {
+    let output = File::from(io::stdout().as_fd().try_clone_to_owned().ok()?);
+    let other = output.metadata().ok()?;
+    (id(path).ok()? == (other.dev(), other.ino())).then_some(output)
 }
 
 /// The device and the number on it.

@@ -151,11 +151,29 @@ fn a_row_that_leads_to_no_memory_is_told_and_what_gdb_says() {
 }
 
 #[test]
-fn a_row_that_leads_back_is_told() {
+fn u9_a_row_that_leads_back_is_told_and_nothing_of_gdb() {
     let name = "explain_back";
     let Some((_target, text)) = wrong(name, ".cfi_def_cfa_offset -16") else { return };
     assert!(text.contains("\nincomplete: no progress: cfa 0x"), "{text}");
-    assert!(text.contains("previous frame inner to this frame (corrupt stack?)"), "{text}");
+    // What gdb shows of it are words of the stack, some of which it takes for frames.
+    assert!(text.contains("\ngdb: not compared"), "{text}");
+}
+
+#[test]
+fn u9_nothing_is_said_of_gdb_where_it_was_not_compared() {
+    // Code without call frame information, whose frame pointer is that of another function.
+    let Some(program) = compile("explain_bare", "bare_code.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &["none"]);
+    let text = explain(&target);
+    assert!(text.contains("\nincomplete: "), "{text}");
+    assert!(!text.contains("wrong frames"), "{text}");
+    // Rows that lead nowhere and that gdb does not have.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/nowhere.c");
+    let Some(compiler) = Compiler::find(FRAME_POINTERS) else { return };
+    let program = scratch("explain_nowhere").join("program");
+    compiler.compile(&source, &program, &["-O1", "-fno-asynchronous-unwind-tables"]);
+    let text = explain(&Target::start(&program, &[]));
+    assert!(text.contains("\nincomplete: ") && text.contains("\ngdb: not compared"), "{text}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, exit_code_of};
+use crate::output_file::write_file;
 use crate::untrusted::escaped;
 
 /// Print the manual page of unwind, or write one for each subcommand.
@@ -58,7 +59,8 @@ pub(crate) fn run(args: &Args, command: clap::Command) -> Result<(), Failure> {
 fn write_pages(command: &clap::Command, directory: &Path) -> Result<(), Failure> {
     let (name, page) = page(command).map_err(|error| WriteError::failure(directory, error))?;
     let path = directory.join(name);
-    fs::write(&path, page).map_err(|error| WriteError::failure(&path, error))?;
+    write_file(&path, |mut file| file.write_all(page.as_bytes()))
+        .map_err(|error| WriteError::failure(&path, error))?;
     let mut below = command.get_subcommands().filter(|below| !below.is_hide_set());
     below.try_for_each(|below| write_pages(below, directory))
 }

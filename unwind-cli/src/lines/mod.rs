@@ -11,6 +11,7 @@ pub(crate) mod place;
 pub(crate) mod reader;
 mod sections;
 mod split;
+mod unit_selection;
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;

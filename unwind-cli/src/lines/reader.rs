@@ -1,11 +1,13 @@
 //! The process that reads DWARF: hidden from users, and given so much time and memory.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::path::Path;
 
 use addr2line::Context;
-use gimli::{Dwarf, EndianSlice, SectionId};
+use gimli::{DebugAranges, Dwarf, EndianSlice, SectionId};
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::elf::ElfFile;
@@ -17,6 +19,7 @@ use crate::lines::dwarf_error::DwarfError;
 use crate::lines::place::{Place, Places};
 use crate::lines::sections::{Bytes, bytes_of, endian};
 use crate::lines::split::SplitDwarf;
+use crate::lines::unit_selection::UnitSelection;
 
 /// The name of the hidden subcommand.
 pub(crate) const NAME: &str = "read-lines";
@@ -52,28 +55,66 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let failure = |error: ElfError| Failure::from(InputError::Elf { path: "-".into(), error });
     let file = io::stdin().as_fd().try_clone_to_owned().map(File::from);
     let file = ElfFile::from_file(file.map_err(Failure::output)?).map_err(failure)?;
-    let all = file.sections().map_err(failure)?;
-    let dwarf = Dwarf::load(|id| {
-        let name = Some(id).filter(|&id| is_read(id)).map(|id| id.name());
-        Ok(EndianSlice::new(&*bytes_of(&file, all, name)?.leak(), endian(&file)))
-    });
-    let mut dwarf = dwarf.map_err(failure)?;
+    let units = UnitSelection::new(&aranges(&file).map_err(failure)?, &args.addrs);
     let path = std::fs::read_link("/proc/self/fd/0").ok();
-    let link = bytes_of(&file, all, Some(".gnu_debugaltlink")).map_err(failure)?;
-    if let Some(common) = common_part::find(&link, path.as_deref()) {
-        dwarf.set_sup(common);
-    }
-    let context = Context::from_dwarf(dwarf);
-    let split = SplitDwarf::of(path);
+    let split = SplitDwarf::of(path.clone());
+    let whole = OnceCell::new();
+    let find_in_whole = |addr| -> Result<Result<Places, DwarfError>, ElfError> {
+        let context = whole.get_or_init(|| context(&file, path.as_deref(), None));
+        Ok(match context.as_ref().map_err(|error| *error)? {
+            Ok(context) => places(context, &split, addr).map_err(|_| DwarfError::Contents),
+            Err(error) => Err(*error),
+        })
+    };
+    // All errors of this one are of units that it passes over, or of the whole too.
+    let part = if units.is_empty() {
+        None
+    } else {
+        context(&file, path.as_deref(), Some(&units)).ok().and_then(Result::ok)
+    };
     let mut out = io::stdout().lock();
     args.addrs.iter().try_for_each(|&addr| {
-        let places = match &context {
-            Ok(context) => places(context, &split, addr).map_err(|_| DwarfError::Contents),
-            Err(_) => Err(DwarfError::Contents),
+        let part = part.as_ref().filter(|_| units.has(addr));
+        let found = part.and_then(|part| places(part, &split, addr).ok());
+        let places = match found.filter(|places| !places.is_empty()) {
+            Some(places) => Ok(places),
+            None => find_in_whole(addr).map_err(failure)?,
         };
         serde_json::to_writer(&mut out, &places).map_err(|error| Failure::output(error.into()))?;
         out.write_all(b"\n").map_err(Failure::output)
     })
+}
+
+/// Which addresses each unit has, as far as the file says.
+fn aranges(file: &ElfFile) -> Result<DebugAranges<Bytes>, ElfError> {
+    let bytes = bytes_of(file, file.sections()?, Some(SectionId::DebugAranges.name()))?;
+    Ok(DebugAranges::from(EndianSlice::new(&*bytes.leak(), endian(file))))
+}
+
+/// The DWARF of a file for lookups: of the selected units, or of all.
+fn context(
+    file: &ElfFile,
+    path: Option<&Path>,
+    units: Option<&UnitSelection>,
+) -> Result<Result<Context<Bytes>, DwarfError>, ElfError> {
+    let (all, endian) = (file.sections()?, endian(file));
+    let mut is_selected = true;
+    let mut dwarf = Dwarf::load(|id| {
+        let name = Some(id).filter(|&id| is_read(id)).map(|id| id.name());
+        let mut bytes = bytes_of(file, all, name)?;
+        if let (Some(units), SectionId::DebugInfo) = (units, id) {
+            is_selected = units.pass_over_others(&mut bytes, endian).is_some();
+        }
+        Ok::<_, ElfError>(EndianSlice::new(&*bytes.leak(), endian))
+    })?;
+    if !is_selected {
+        return Ok(Err(DwarfError::Contents));
+    }
+    let link = bytes_of(file, all, Some(".gnu_debugaltlink"))?;
+    if let Some(common) = common_part::find(&link, path) {
+        dwarf.set_sup(common);
+    }
+    Ok(Context::from_dwarf(dwarf).map_err(|_| DwarfError::Contents))
 }
 
 /// Lets this process use no more than it has and so much.

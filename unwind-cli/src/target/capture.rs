@@ -12,6 +12,7 @@ use rustix::io::{Errno, pread, read};
 
 use crate::input_error::InputError;
 use crate::mapped_file::VDSO_LIMIT;
+use crate::remapped_text::{candidates, places};
 use crate::target::captured_memory::{Copied, is_file_code};
 use crate::target::maps::{self, Access, Backing, Mapping};
 use crate::target::registers::{CodeMode, UserRegisters};
@@ -81,7 +82,7 @@ impl Capture {
         let ranges = registers().filter_map(|registers| capture.stack(registers, wanted));
         let ranges =
             ranges.chain(registers().filter_map(|registers| capture.code_at(registers.rip)));
-        let ranges = ranges.chain(capture.vdso());
+        let ranges = ranges.chain(capture.vdso()).chain(capture.remapped());
         let ranges = ranges.chain(wanted.0.iter().filter_map(|&page| capture.around(page, PLACE)));
         let ranges = disjoint(ranges.collect());
         capture.copy(ranges, &mut reader);
@@ -120,6 +121,12 @@ impl Capture {
     fn vdso(&self) -> Option<Range<u64>> {
         let vdso = self.mappings.iter().find(|mapping| mapping.backing == Backing::Vdso)?;
         self.around(vdso.range.start, VDSO_LIMIT)
+    }
+
+    /// What tells whether memory without a file has the code of one.
+    fn remapped(&self) -> Vec<Range<u64>> {
+        let candidates = candidates(&self.mappings);
+        candidates.iter().flat_map(|candidate| places(&candidate.range)).collect()
     }
 
     /// At most `len` bytes of one mapping from `page` on.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::ops::Range;
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
 use memchr::{memchr, memmem};
@@ -20,6 +20,23 @@ pub(crate) struct Mapping {
     /// Where in the backing file the range starts, in bytes.
     pub(crate) offset: u64,
     pub(crate) backing: Backing,
+}
+
+impl Mapping {
+    /// Whether it is of a file that has a name.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(&self.backing, Backing::File(file) if !file.is_memory())
+    }
+
+    /// Whether it is memory of the program's own, whatever the kernel calls that.
+    pub(crate) fn is_memory(&self) -> bool {
+        match &self.backing {
+            Backing::Anonymous => true,
+            Backing::File(file) => file.is_memory(),
+            Backing::Named(name) => name.starts_with(b"[anon"),
+            Backing::Vdso => false,
+        }
+    }
 }
 
 /// What a program may do with the bytes of a mapping, besides executing them.
@@ -65,6 +82,18 @@ impl MappedFile {
         name.truncate(len.unwrap_or(name.len()));
         Self { path: PathBuf::from(OsString::from_vec(name)), id, deleted: len.is_some() }
     }
+
+    /// Whether it is no file of a file system, but what the kernel has behind shared memory and
+    /// huge pages.
+    fn is_memory(&self) -> bool {
+        self.deleted && is_name_of_memory(self.path.as_os_str().as_bytes())
+    }
+}
+
+/// Whether the kernel calls memory so that is no file of a file system: huge pages, and shared
+/// memory without a name.
+pub(crate) fn is_name_of_memory(name: &[u8]) -> bool {
+    [&b"/anon_hugepage"[..], b"/dev/zero", b"/SYSV"].iter().any(|start| name.starts_with(start))
 }
 
 /// What identifies a file whatever its path.
@@ -164,7 +193,6 @@ fn hex(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::ffi::OsStrExt as _;
 
     fn one(line: &[u8]) -> Mapping {
         let [mapping] = <[Mapping; 1]>::try_from(parse(line)).unwrap();

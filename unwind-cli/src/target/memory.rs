@@ -72,7 +72,7 @@ impl<M: Memory> Memory for PageCache<M> {
 
 /// Fills `buf` by `read`, which fills as much of the rest as it can at once and
 /// returns how much that was.
-pub(super) fn read_by_pieces(
+pub(crate) fn read_by_pieces(
     addr: VirtAddr,
     buf: &mut [u8],
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, ReadError>,

@@ -30,9 +30,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::counted::counted;
 use crate::elf::ElfFile;
 use crate::input_error::InputError;
-use crate::mapped_file::{ProcessFiles, copy_vdso, open_of_core};
-use crate::module::{Modules, Opening};
+use crate::mapped_file::{ProcessFiles, Proof, Search, copy_vdso};
+use crate::module::{Modules, Opening, RemappedText};
 use crate::module_error::{BuildId, ModuleError};
+use crate::remapped_text::candidates;
 use crate::target::capture::{Before, Capture, mappings_of};
 use crate::target::captured_memory::{CapturedMemory, Copied};
 use crate::target::core_file::CoreFile;
@@ -70,6 +71,8 @@ pub(crate) struct Target {
     pub(crate) room: Room,
     /// It was looked at while it ran.
     pub(crate) no_stop: bool,
+    /// It is a process, and no core file.
+    pub(crate) is_process: bool,
     hold: Option<Pause>,
 }
 
@@ -237,6 +240,7 @@ impl Target {
             warnings: found.warnings,
             room: Room::UNKNOWN,
             no_stop: false,
+            is_process: true,
             hold: None,
         }
     }
@@ -255,7 +259,11 @@ impl Target {
         sysroot: Option<&Path>,
     ) -> Result<Self, TargetError> {
         allow_all_files();
-        let open = |file: &Path, id: Option<&[u8]>| open_of_core(file, id, sysroot);
+        let open = |file: &Path, id: Option<&[u8]>| {
+            // Files of a machine whose linkers leave none are taken by their names.
+            let proof = id.map_or(Proof::None, |id| Proof::BuildId { id, is_lenient: true });
+            Search { path: file, proof, is_deleted: false, holder: None, sysroot }.open()
+        };
         Self::of_open_core(core_file::open(path)?, path, program, open)
     }
 
@@ -301,7 +309,7 @@ impl Target {
             build_ids.extend(id.map(|id| (program.into(), id)));
         }
         let of_program = notes.program();
-        let modules = Modules::load(&notes.mappings, |mapping| match &mapping.backing {
+        let mut modules = Modules::load(&notes.mappings, |mapping| match &mapping.backing {
             Backing::File(file) => {
                 let id = build_ids.get(&file.path);
                 let opened = open(&file.path, id.map(Vec::as_slice));
@@ -313,6 +321,14 @@ impl Target {
             }
             Backing::Vdso => Some(Opening::Now(copy_vdso(&mapping.range, &mut memory))),
             Backing::Anonymous | Backing::Named(_) => None,
+        });
+        modules.add_remapped(&notes.mappings, &mut memory, |mapping| match &mapping.backing {
+            Backing::File(file) => {
+                let id = build_ids.get(&file.path);
+                let opened = open(&file.path, id.map(Vec::as_slice));
+                Some(Opening::Now(opened))
+            }
+            _ => None,
         });
         memory.add_files(notes.mappings.iter().filter_map(|mapping| {
             let file = modules.file_of(&mapping.backing)?.get().ok()?;
@@ -328,6 +344,7 @@ impl Target {
             warnings: missing_part(path, notes.missing).into_iter().chain(damage).collect(),
             room: Room::of_core(&core),
             no_stop: false,
+            is_process: false,
             hold: None,
         })
     }
@@ -356,6 +373,7 @@ impl Target {
             warnings: Vec::new(),
             room: Room::UNKNOWN,
             no_stop: false,
+            is_process: false,
             hold: None,
         }
     }
@@ -418,13 +436,30 @@ fn load_of_process(
     files: &Rc<ProcessFiles>,
     memory: &mut impl Memory,
 ) -> Modules {
-    Modules::load(mappings, |mapping| match &mapping.backing {
+    let open = |mapping: &Mapping| match &mapping.backing {
         // It may be gone with its process.
         Backing::File(file) if file.deleted => Some(Opening::Now(files.open(&mapping.range, file))),
         Backing::File(_) => Some(Opening::Later(Rc::clone(files))),
+        Backing::Vdso | Backing::Anonymous | Backing::Named(_) => None,
+    };
+    let mut modules = Modules::load(mappings, |mapping| match &mapping.backing {
         Backing::Vdso => Some(Opening::Now(copy_vdso(&mapping.range, memory))),
-        Backing::Anonymous | Backing::Named(_) => None,
-    })
+        _ => open(mapping),
+    });
+    modules.add_remapped(mappings, memory, open);
+    modules
+}
+
+/// The code of files that a process has moved to memory without a file.
+pub(crate) fn remapped_text(process: i32, mappings: &[Mapping]) -> Vec<RemappedText> {
+    if candidates(mappings).is_empty() {
+        return Vec::new();
+    }
+    let Ok(mut memory) = ProcessMemory::open(process) else { return Vec::new() };
+    let files = Rc::new(ProcessFiles::of(process));
+    let mut modules = Modules::default();
+    modules.add_remapped(mappings, &mut memory, |_| Some(Opening::Later(Rc::clone(&files))));
+    modules.remapped().to_vec()
 }
 
 impl From<&core_file::CoreThread> for Thread {

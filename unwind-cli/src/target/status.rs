@@ -20,6 +20,8 @@ pub(crate) struct Status {
     pub(crate) user: u32,
     /// It runs in the kernel only.
     pub(crate) is_kernel_thread: bool,
+    /// The id that it has in the innermost namespace of ids that it is in.
+    pub(crate) inner_id: i32,
     /// How often it has left a CPU, of its own will or not.
     pub(crate) switches: u64,
 }
@@ -54,6 +56,11 @@ impl Status {
             tracer: number("TracerPid")?,
             user: plain(users.nth(1)?)?.parse().ok()?,
             is_kernel_thread: flags(stat)? & PF_KTHREAD != 0,
+            // From the outermost namespace to the innermost; kernels before 4.1 do not say it.
+            inner_id: field(status, "NSpid")
+                .and_then(|ids| ids.split(u8::is_ascii_whitespace).next_back())
+                .and_then(|id| plain(id)?.parse().ok())
+                .unwrap_or(number("Tgid")?),
             switches: count("voluntary_ctxt_switches")?
                 .wrapping_add(count("nonvoluntary_ctxt_switches")?),
         })

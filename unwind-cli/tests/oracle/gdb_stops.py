@@ -10,6 +10,7 @@ Runs inside gdb. UNWIND_ORACLE_JOB names a file with a JSON object:
     stops    how many stops to make
     program  (steps) the program to start
     phases   (steps) for "start-up", "main" and "exit", how many stops of each
+    from     (each) the function from whose first instruction on each one is stopped at
     pid      (live) the process to look at
     head     (live) how many seconds of CPU time it runs before the first stop
     gap      (live) the most seconds to let it run between two stops
@@ -244,6 +245,19 @@ def run_steps(job):
         command("kill")
 
 
+def run_each(job):
+    """Stops at each instruction from the first one of a function on."""
+    command(f"file {job['program']}")
+    stops = Stops(job)
+    command("starti")
+    step_to_main()
+    command(f"tbreak *{job['from']}")
+    command("continue")
+    stop_at(stops, "each", range(job["stops"]), lambda: False)
+    if is_alive():
+        command("kill")
+
+
 def states(pid):
     """The scheduler states of all threads, as a set of letters."""
     found = set()
@@ -304,7 +318,9 @@ def main():
         "debuginfod enabled off",
     ):
         command(f"set {setting}")
-    if "program" in job:
+    if "from" in job:
+        run_each(job)
+    elif "program" in job:
         run_steps(job)
     else:
         run_live(job)

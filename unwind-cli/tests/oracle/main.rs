@@ -9,6 +9,7 @@
 #![allow(missing_docs, missing_debug_implementations, unreachable_pub, reason = "tests")]
 
 mod claims;
+mod linkers;
 mod live;
 mod sources;
 mod stops;

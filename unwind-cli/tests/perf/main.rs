@@ -14,6 +14,7 @@ mod hostile_names;
 mod listing;
 mod memory;
 mod merge;
+mod other_people;
 mod script;
 mod versions;
 mod walk;

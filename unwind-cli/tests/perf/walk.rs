@@ -193,7 +193,7 @@ fn a7_a_sample_whose_file_is_gone_or_replaced_says_so_and_is_not_complete() {
             assert!(incomplete.contains(reason), "{incomplete}");
             assert!(!sample["chain"].as_array().unwrap().last().unwrap()["ips"].is_null());
         }
-        let text = done(&["script", &recording]);
+        let text = without_names(&recording);
         assert!(text.contains("(incomplete: ") && text.contains(reason), "{text}");
         assert!(!text.contains("+0x") && text.contains(" [unknown] (/tmp/unwind-walk-fixture"));
     }
@@ -203,8 +203,17 @@ fn a7_a_sample_whose_file_is_gone_or_replaced_says_so_and_is_not_complete() {
 fn c2_a_file_that_a_recording_names_cannot_hold_the_command_up() {
     let _placed = Placed::new(None);
     assert!(Command::new("mkfifo").arg(PROGRAM).status().unwrap().success());
-    let text = done(&["script", &recording("dwarf")]);
+    let text = without_names(&recording("dwarf"));
     assert!(text.contains("it is not a regular file"), "{text}");
+}
+
+/// What is shown of a recording whose program cannot be used, which is told once.
+fn without_names(recording: &str) -> String {
+    let output = unwind(&["script", recording]);
+    let told = text(&output.stderr);
+    assert!(output.status.success() && told.lines().count() == 1, "{told}");
+    assert!(told.contains("functions of /tmp/unwind-walk-fixture/walk have no names: "), "{told}");
+    text(&output.stdout)
 }
 
 #[test]
@@ -276,11 +285,15 @@ fn d5_a_stack_that_is_cut_by_max_stack_says_how_many_frames_are_left_out() {
 }
 
 #[test]
-fn d5_a_kernel_of_another_build_id_has_no_names() {
+fn d5_k1_a_kernel_of_another_build_id_has_no_names_and_the_user_is_told() {
     // Only the record of its mapping has the id in pipe form.
     let pipe = Scratch::new(&crate::files::Parts::of(&testdata::perf_file("pfork.data")).to_pipe());
     for form in [pipe.name(), testdata::perf_files("data")[0].to_str().unwrap()] {
-        let text = done(&["script", form]);
+        let output = unwind(&["script", form]);
+        let (text, told) = (text(&output.stdout), text(&output.stderr));
+        let of_kernel = "unwind: functions of the kernel have no names: ";
+        assert!(told.starts_with(of_kernel), "{told}");
+        assert_eq!(told.matches("functions of the kernel").count(), 1, "{told}");
         let kernel: Vec<&str> = text.lines().filter(|line| line.contains("\tffffffff")).collect();
         assert!(kernel.len() > 100, "{}", kernel.len());
         for line in kernel {

@@ -2,8 +2,10 @@
 #![cfg(test)]
 
 mod command;
+mod compiled;
 mod mapped_files;
 mod no_stop;
+mod remapped;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -317,7 +319,7 @@ fn a_process_that_no_signal_wakes_is_given_up_and_continues() {
 }
 
 #[test]
-fn code_without_a_file_is_walked_by_frame_pointers() {
+fn m1_code_without_a_file_is_walked_by_what_its_instructions_prove() {
     for flags in [FRAME_POINTERS, SFRAME_AND_FRAME_POINTERS] {
         let Some(program) = compile("generated", "generated.c", flags) else { continue };
         let target = Target::start(&program, &[]);
@@ -325,7 +327,9 @@ fn code_without_a_file_is_walked_by_frame_pointers() {
         assert_eq!(functions_to_main(&report), ["park", "?", "main"]);
         let frames = &threads(&report)[0]["frames"];
         assert_eq!(frames[1]["object"], "[anonymous]");
-        assert_eq!(frames[2]["found_by"], "fp");
+        // Its instructions say where its caller is.
+        assert_eq!(frames[2]["found_by"], "code");
+        assert_eq!(threads(&report)[0]["end"]["complete"], true);
     }
 }
 

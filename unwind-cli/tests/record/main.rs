@@ -4,6 +4,11 @@
 
 mod compiled_code;
 mod copies;
+mod events;
+mod kept;
+mod killed;
+mod remapped;
+mod started;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -421,6 +426,9 @@ fn d14_a_kernel_that_does_not_walk_stacks_later_is_told_as_such() {
         return skip(&told);
     }
     assert!(told.contains("from 6.19 on") && told.contains("without --deferred"), "{told}");
+    // What waits to become the command says nothing of its own.
+    let is_message = told.starts_with("unwind: this kernel does not") && told.lines().count() == 1;
+    assert!(is_message, "{told}");
     assert_eq!(output.status.code(), Some(1), "{told}");
     let both = unwind(&["record", "--deferred", "--keep-stacks", "--", "true"]);
     assert_eq!(both.status.code(), Some(2), "{}", text(&both.stderr));

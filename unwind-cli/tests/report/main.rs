@@ -3,6 +3,7 @@
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod difference;
+mod events;
 mod inlined;
 mod lines;
 mod many_stacks;
@@ -137,7 +138,7 @@ fn d15_each_format_has_the_same_samples() {
     assert!(names.starts_with(&["nested", "_start"]) && names.ends_with(&end), "{names:?}");
 
     let table = text(&report(&data, "text"));
-    assert!(table.contains(&format!("{samples} samples written")), "{table}");
+    assert!(table.contains(&format!("{samples} samples:")), "{table}");
     let innermost: u64 = stacks
         .iter()
         .filter(|(stack, _)| stack.last().unwrap() == "innermost")
@@ -339,4 +340,41 @@ fn d15_recordings_of_perf_are_walked_and_those_by_frame_pointers_are_not_called_
         let share: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
         assert!(share > 90.0, "{table}");
     }
+}
+
+#[test]
+fn n5_a_recording_without_samples_has_a_picture_that_says_so() {
+    let data = support::scratch("n5_empty").join("<none>.data");
+    let output = unwind_record(&data, &["-F", "1", "--", "true"]);
+    if output.contains("lets no sampling event be opened") {
+        return skip(&output);
+    }
+    for format in ["svg", "html", "folded", "text", "speedscope", "firefox"] {
+        let shown = Command::new(env!("CARGO_BIN_EXE_unwind"))
+            .args(["report", "--format", format, "-o", "-", data.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let (picture, told) = (text(&shown.stdout), text(&shown.stderr));
+        assert!(shown.status.success(), "{format}: {told}");
+        if format == "svg" {
+            assert!(
+                picture.contains("There are no samples") && !picture.contains("ERROR"),
+                "{picture}"
+            );
+            assert!(!picture.contains("<none>"), "{picture}");
+        }
+    }
+    let arguments = ["report", "--format", "svg", "--diff"];
+    let mut diff = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    diff.args(arguments).args([&data, &data]).args(["-o", "-"]);
+    let shown = diff.output().unwrap();
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    assert!(text(&shown.stdout).contains("There are no samples"));
+}
+
+/// What a recorder tells.
+fn unwind_record(data: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    let output = command.args(["record", "-o"]).arg(data).args(arguments).output().unwrap();
+    text(&output.stderr)
 }

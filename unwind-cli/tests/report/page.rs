@@ -54,7 +54,7 @@ fn d15_a_page_has_each_sample_once_in_its_stacks_and_on_its_time_line() {
     let page = report(&data, "html");
     let all = data_of(&page);
     assert_eq!(numbers(&serde_json::json!([all["ledger"]["written"]])), [samples]);
-    assert!(all["notes"].as_str().unwrap().contains(&format!("{samples} samples written")));
+    assert!(all["notes"].as_str().unwrap().contains(&format!("{samples} samples:")));
     let [frame, caller, own, found] = [0, 1, 2, 3].map(|column| numbers(&all["nodes"][column]));
     assert_eq!(own.iter().sum::<usize>(), samples);
     // A caller comes before what it calls, and a root is its own.
@@ -126,7 +126,7 @@ fn d15_a_browser_shows_the_ledger_the_functions_and_the_share_that_is_looked_for
     let hits = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == "innermost"));
     let hits: u64 = hits.map(|(_, count)| count).sum();
     let Some(dom) = shown(&page, "view=functions&search=innermost") else { return };
-    assert!(text_of(&dom, "ledger").contains(&format!("{samples} samples written")), "{dom}");
+    assert!(text_of(&dom, "ledger").contains(&format!("{samples} samples:")), "{dom}");
     let (told, _) = text_of(&dom, "found").split_once(' ').unwrap();
     // In tenths of a hundredth, rounded here as there.
     let share = (2000 * hits / samples).div_ceil(2);

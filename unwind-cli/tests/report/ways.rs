@@ -11,9 +11,10 @@ use crate::{recording, report, text};
 
 /// How many frames of all samples were found in each way, by its word.
 fn frames_by_way(data: &Path) -> Vec<(String, u64)> {
-    // Without the copies of files that perf keeps at home.
+    // Without the copies of files that are kept by their build ids.
     let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
-    command.args(["report", "--format", "html"]).arg(data).env_remove("HOME");
+    command.args(["report", "--format", "html"]).arg(data);
+    command.env("PERF_BUILDID_DIR", data.with_file_name("none"));
     let page = data_of(&command.output().unwrap().stdout);
     let ways = page["found"].as_array().unwrap().iter();
     ways.map(|way| (way["word"].as_str().unwrap().to_owned(), way["frames"].as_u64().unwrap()))

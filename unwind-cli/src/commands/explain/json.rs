@@ -1,5 +1,6 @@
 //! An explanation for programs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
@@ -28,7 +29,7 @@ pub(super) struct ExplanationReport<'e> {
     frames: Vec<ExplainedFrame<'e>>,
     end: &'e StackEnd,
     advice: Option<&'static str>,
-    gdb: String,
+    gdb: Cow<'static, str>,
     /// What is said of a sample's stack elsewhere.
     account: Option<&'e str>,
 }
@@ -91,7 +92,7 @@ impl<'e> ExplanationReport<'e> {
             frames: frames.map(|(frame, step)| explanation.frame(frame, step)).collect(),
             end: &thread.end,
             advice: advice(&thread.end, failure),
-            gdb: gdb_says(&thread.end, failure),
+            gdb: gdb_says(&thread.end, steps, failure),
             account,
         }
     }

@@ -27,6 +27,7 @@ use crate::commands::explain::walk::{Walked, walk};
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::stack::report::{Naming, Report};
+use crate::commands::stack::tables::TableWarnings;
 use crate::commands::stack::text::{write_heading, write_warnings};
 use crate::commands::stack::walk::Method;
 use crate::debug_files::DebugFiles;
@@ -136,7 +137,8 @@ Of a sample whose stack is not kept: schema, process, thread, account (what the 
 frames, each with pc, kernel (true or false), function, function_offset, object, found_by, row,
 place, problem, where not known null.
 
-What gdb would say follows from why the walk ends; gdb is not run.
+What gdb says follows from why the walk ends, where tests hold that against gdb; gdb is not run. Elsewhere it
+says that this was not compared.
 
 `unwind --help` lists the exit codes.";
 
@@ -257,6 +259,9 @@ fn explain(
     let Walked { stack, steps, failure } =
         walk(target, &registers, &switches, args.max_frames, sample.map(|sample| sample.space));
     target.release()?;
+    let mut warnings = TableWarnings::default();
+    warnings.add(&target.modules);
+    target.warnings.extend_from_slice(warnings.lines());
 
     let is_64 = registers.code_mode() != Some(crate::target::registers::CodeMode::Ia32);
     let naming = Naming {

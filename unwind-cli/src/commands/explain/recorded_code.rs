@@ -1,14 +1,14 @@
 //! Rows that a recording has beside those of files: of code that a program has made.
 
-use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, RowSource};
-use unwind_x86::{X86_64, X86_64Regs};
+use std::convert::Infallible;
+use std::ops::Range;
+
+use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, RowSource, VirtAddr};
+use unwind_x86::{FunctionBounds, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
-use crate::commands::perf::generated_code::GeneratedCode;
+use crate::commands::perf::generated_code::{ToldBounds, V8Returns};
 use crate::commands::perf::recorded::RecordedTables;
-use crate::commands::stack::frame_pointers::FramePointerRows;
-
-const GUESS: FramePointerRows = FramePointerRows { is_trusted: false };
 
 /// Rows that a compiler has told of its code in a dump, if the stack is that of a sample.
 #[derive(Clone, Copy)]
@@ -44,23 +44,30 @@ impl RowSource<X86_64> for DumpRows<'_> {
     }
 }
 
-/// Rows of code without a table: of a sample as reports have them, else a guess.
+/// Rows of return addresses in code of V8, if the stack is that of a sample.
 #[derive(Clone, Copy)]
-pub(super) struct TablelessRows<'s>(pub(super) Option<&'s Space>);
+pub(super) struct SampledV8<'s>(pub(super) Option<&'s Space>);
 
-impl<A: Arch> RowSource<A> for TablelessRows<'_> {
-    type Error = std::convert::Infallible;
+impl<A: Arch> RowSource<A> for SampledV8<'_> {
+    type Error = Infallible;
 
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Self::Error> {
-        match self.0 {
-            Some(space) => {
-                RowSource::<A>::row(&mut GeneratedCode { space, frame_pointers: GUESS }, frame, mem)
-            }
-            None => RowSource::<A>::row(&mut { GUESS }, frame, mem),
-        }
+        let Some(space) = self.0 else { return Ok(None) };
+        RowSource::<A>::row(&mut V8Returns { space }, frame, mem)
+    }
+}
+
+/// Where functions begin and end that compilers have told of in a dump, if the stack is that of a
+/// sample.
+#[derive(Clone, Copy)]
+pub(super) struct SampledBounds<'s>(pub(super) Option<&'s Space>);
+
+impl FunctionBounds for SampledBounds<'_> {
+    fn find(&self, addr: VirtAddr) -> Option<Range<VirtAddr>> {
+        ToldBounds { space: self.0? }.find(addr)
     }
 }

@@ -26,10 +26,11 @@ use crate::commands::perf::shown::{Link, Printer, Shown};
 use crate::commands::perf::summary::report;
 use crate::commands::perf::walk::WalkedStack;
 use crate::commands::report::found_by::FoundBy;
-use crate::commands::report::reading::told;
+use crate::commands::report::reading::{told, unfinished};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
 use crate::module_error::ModuleError;
+use crate::notices;
 use crate::target::maps::{Access, Backing, MappedFile, Mapping};
 use crate::target::registers::UserRegisters;
 use crate::target::{Target, Thread};
@@ -152,17 +153,20 @@ impl Sample {
         let error =
             |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
         let told = told(reader).map_err(error)?;
+        if told.as_ref().is_some_and(|told| told.is_unfinished) {
+            notices::add(unfinished(&name.file));
+        }
         let found_frames = FoundFrames::read(reader).ok().flatten();
         let origin = Origin::read(reader).map_err(error)?;
         let build_ids = reader.build_ids();
-        let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
+        let kernel = origin.kernel(&build_ids);
         let options = Options {
             merge: true,
             memory,
             frame_pointers: FramePointerRows { is_trusted: false },
             stitch_lbr: false,
         };
-        let files = RecordedFiles::new(build_ids).recorded_at(origin.moment);
+        let files = RecordedFiles::new(build_ids).of_origin(&origin);
         let call_stacks = CallStacks::new(false, reader.branch_entries());
         let finder = Finder { wanted: name.number, seen: 0, found: None };
         let (finder, ended) = print(reader, options, files, call_stacks, finder);
@@ -187,7 +191,7 @@ impl Sample {
             links: shown.links().collect(),
             found: found.into_iter().flatten().collect(),
             comm: (*shown.comm).clone(),
-            names: Names::new(kernel_id, Layout::Perf7_2),
+            names: Names::new(kernel, Layout::Perf7_2),
             held: shown.held,
             space: shown.space,
             kernel: shown.kernel,

@@ -5,14 +5,18 @@ use std::fmt::Display;
 use unwind_core::{
     Arch, DwarfReg, End, Frame, ReturnAddresses, RowSource, StepError, TableError, Walker,
 };
-use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64};
+use unwind_x86::{
+    Ia32, InstructionAnalysis, LinkageEntries, ProvenFrames, SignalTrampolines, StackSwitches,
+    X86_64,
+};
 
-use crate::commands::explain::recorded_code::{DumpRows, TablelessRows};
+use crate::commands::explain::recorded_code::{DumpRows, SampledBounds, SampledV8};
 use crate::commands::explain::watched::{
     Event, Log, Source, Watched, WatchedCode, WatchedMemory, WatchedPushes, WatchedSwitches,
 };
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::stack::call_frames::CallFrameSource;
+use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::tables::SframeTables;
 use crate::commands::stack::walk::{
     Code, Stack, StackEnd, address_width, ia32_arch, ia32_registers, x86_64_registers,
@@ -44,6 +48,9 @@ pub(super) struct Walked {
 /// How many registers rows are about.
 const REGISTERS: u8 = 16;
 
+/// Rows where nothing else is known.
+const GUESS: FramePointerRows = FramePointerRows { is_trusted: false };
+
 /// Walks the stack of a thread of the target with these registers. Of a sample `space` is what the
 /// recording has of its process.
 pub(super) fn walk(
@@ -58,14 +65,19 @@ pub(super) fn walk(
     let ranges = Code::ranges(&target.mappings);
     let code = WatchedCode::new(Code::new(&ranges, &target.mappings), &log);
     let mut memory = WatchedMemory::new(&mut target.memory, &log);
-    let tables = Watched::new(SframeTables::new(&target.modules), Source::Sframe, &log);
-    let call_frames = Watched::new(CallFrameSource::new(&target.modules), Source::CallFrames, &log);
+    let tables = LinkageEntries::new(SframeTables::new(&target.modules));
+    let tables = Watched::new(tables, Source::Sframe, &log);
+    let call_frames = LinkageEntries::new(CallFrameSource::new(&target.modules));
+    let call_frames = Watched::new(call_frames, Source::CallFrames, &log);
     let start = ProgramStart { files: &target.modules };
     let start = Watched::new(start, Source::ProgramStart, &log);
     let trampolines = Watched::new(SignalTrampolines, Source::SignalTrampolines, &log);
+    let proven = ProvenFrames::new(SampledBounds(space));
+    let proven = Watched::new(proven, Source::Instructions, &log);
     let instructions = Watched::new(InstructionAnalysis, Source::Instructions, &log);
     let dump = Watched::new(DumpRows(space), Source::Dump, &log);
-    let fallback = Watched::new(TablelessRows(space), Source::FramePointer, &log);
+    let v8 = Watched::new(SampledV8(space), Source::FramePointer, &log);
+    let fallback = Watched::new(GUESS, Source::FramePointer, &log);
     let limit = max_frames.max(1);
     match mode {
         Some(CodeMode::X86_64) => {
@@ -73,6 +85,8 @@ pub(super) fn walk(
             let source = RowSource::<X86_64>::or(source, dump);
             let source = RowSource::<X86_64>::or(source, start);
             let source = RowSource::<X86_64>::or(source, trampolines);
+            let source = RowSource::<X86_64>::or(source, v8);
+            let source = RowSource::<X86_64>::or(source, proven);
             let source = RowSource::<X86_64>::or(source, instructions);
             let switches = TargetSwitches { modules: &target.modules, names: switches };
             let source = StackSwitches::new(switches, source).thread_pointer(regs.fs_base);
@@ -84,6 +98,7 @@ pub(super) fn walk(
         Some(CodeMode::Ia32) => {
             let source = RowSource::<Ia32>::or(call_frames, start);
             let source = RowSource::<Ia32>::or(source, trampolines);
+            let source = RowSource::<Ia32>::or(source, proven);
             let source = RowSource::<Ia32>::or(source, instructions);
             let source = WatchedPushes::new(source, &log);
             let walker = Walker::new(ia32_arch(regs), source);

@@ -77,6 +77,7 @@ impl VcpuRegisters {
             cr3: fields.need("CR3")?,
             cr4: fields.need("CR4")?,
             efer,
+            cpl: u8::try_from(fields.need("CPL")?).unwrap_or(u8::MAX),
         };
         // QEMU chooses the names by the code that runs.
         let mut general = if fields.number("RIP").is_some() {
@@ -98,7 +99,7 @@ impl VcpuRegisters {
         Ok(Self {
             general,
             mode,
-            is_user: fields.need("CPL")? == 3,
+            is_user: control.cpl == 3,
             is_halted: fields.number("HLT") == Some(1),
             control,
         })
@@ -237,7 +238,8 @@ EFER=0000000000000d01
         assert_eq!([r.r8, r.r9, r.r10, r.r11, r.r12, r.r13], [9, 10, 11, 12, 13, 14]);
         assert_eq!([r.r14, r.r15, r.rip, r.rsp], [15, 16, 0xffff_ffff_8100_0011, 0x7ffe_0000_0008]);
         assert_eq!((vcpu.mode, vcpu.is_user, vcpu.is_halted), (Mode::Long, false, true));
-        let ControlRegisters { cr0, cr3, cr4, efer } = vcpu.control;
+        let ControlRegisters { cr0, cr3, cr4, efer, cpl } = vcpu.control;
+        assert_eq!(cpl, 0);
         assert_eq!([cr0, cr3, cr4, efer], [0x8005_0033, 0x01ea_4801, 0x0002_1ef0, 0xd01]);
     }
 

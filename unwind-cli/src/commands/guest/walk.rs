@@ -5,7 +5,7 @@ use std::fmt;
 use unwind_core::{
     Arch, CacheStats, Frame, ReturnAddresses, RowCache, RowSource, RowStore, VirtAddr, Walker,
 };
-use unwind_x86::paging::{Access, AddressSpace, PagedMemory, PagingMode};
+use unwind_x86::paging::{AddressSpace, PagedMemory, PagingMode};
 use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, UnrecordedPushes, X86_64};
 
 use crate::commands::guest::files::GuestFiles;
@@ -59,8 +59,7 @@ impl<'f> GuestWalker<'f> {
         vcpu: &VcpuRegisters,
         ram: &mut GuestRam,
     ) -> (Vec<Frame>, StackEnd) {
-        let access = if vcpu.is_user { Access::User } else { Access::Supervisor };
-        let space = AddressSpace::from_registers(&vcpu.control).access(access);
+        let space = AddressSpace::from_registers(&vcpu.control);
         let mut memory = PagedMemory::<_, PAGES>::with_tlb(ram, space);
         match vcpu.mode {
             Mode::Long => {

@@ -9,6 +9,7 @@ use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
 use crate::commands::perf::files::{RecordedFile, RecordedFiles};
 use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::jit_dump::JitDump;
+use crate::commands::perf::moved_text::{MovedText, MovedTexts};
 use crate::commands::perf::processes::Processes;
 use crate::commands::perf::ranges::{Range, Ranges};
 use crate::untrusted::Untrusted;
@@ -29,6 +30,7 @@ pub(crate) struct Spaces {
     jit_dumps: HashMap<u32, (Untrusted, JitDump)>,
     /// The newest generation of any space.
     generation: u64,
+    moved: MovedTexts,
     /// Makes the priorities of ranges, which a recording cannot foresee.
     random: RandomState,
 }
@@ -37,6 +39,20 @@ impl Spaces {
     /// Spaces of a recording that knows these build ids, by the names of files.
     pub(crate) fn new(files: RecordedFiles) -> Self {
         Self { files, ..Self::default() }
+    }
+
+    /// All files that were mapped so far.
+    pub(crate) const fn files(&self) -> &RecordedFiles {
+        &self.files
+    }
+
+    /// Takes note of the files that the frames of a stack are in.
+    pub(crate) fn note_stack(&self, task: Task, stack: &[u64]) {
+        let Some(space) = self.processes.get(&task.pid) else { return };
+        stack
+            .iter()
+            .filter_map(|&addr| space.find(addr))
+            .for_each(|range| range.file.note_sample());
     }
 
     /// Learns from a record of a mapping, a fork or an exec.
@@ -48,7 +64,7 @@ impl Spaces {
             RecordType::MMAP | RecordType::MMAP2 => {
                 if let Ok(mapping) = Mapping::decode(&record, held.format) {
                     let is_kernel = record.header().misc.cpu_mode() == Misc::KERNEL;
-                    self.map(&mapping, is_kernel || mapping.task.pid == KERNEL);
+                    self.map(&mapping, is_kernel || mapping.task.pid == KERNEL, held.time);
                 }
             }
             RecordType::FORK => {
@@ -60,13 +76,14 @@ impl Spaces {
                 if let Ok(comm) = Comm::decode(&record, held.format) {
                     self.processes.remove(&comm.task.pid);
                     self.jit_dumps.remove(&comm.task.pid);
+                    self.moved.forget(comm.task.pid);
                 }
             }
             _ => {}
         }
     }
 
-    fn map(&mut self, mapping: &Mapping<'_>, is_kernel: bool) {
+    fn map(&mut self, mapping: &Mapping<'_>, is_kernel: bool, time: u64) {
         let Some(end) = mapping.addr.checked_add(mapping.len).filter(|_| mapping.len != 0) else {
             return;
         };
@@ -94,7 +111,37 @@ impl Spaces {
             self.generation = self.generation.saturating_add(1);
             space.generation = self.generation;
         }
+        let (is_memory, executable) = (range.file.is_memory(), range.executable);
+        if range.executable && range.file.path().is_some() {
+            space.texts = space.texts.with(range.clone(), priority);
+        }
         space.ranges = space.ranges.with(range, priority);
+        if is_memory && executable && !is_kernel {
+            let proof = (self.files.proof(), self.files.processes());
+            let range = mapping.addr..end;
+            let texts = space.texts.clone();
+            let found = self.moved.find(proof, &texts, mapping.task, &range, time);
+            self.put(mapping.task.pid, found);
+        }
+    }
+
+    /// Puts code that was moved to memory in the place of that.
+    fn put(&mut self, process: u32, found: Vec<Range>) {
+        if found.is_empty() {
+            return;
+        }
+        self.generation = self.generation.saturating_add(1);
+        let space = self.processes.entry(process).or_default();
+        space.generation = self.generation;
+        for range in found {
+            let priority = self.random.hash_one(range.start);
+            space.ranges = space.ranges.with(range, priority);
+        }
+    }
+
+    /// The code that was found to be moved to memory since the last call, by its bytes.
+    pub(crate) fn take_moved(&mut self) -> Vec<MovedText> {
+        self.moved.take()
     }
 
     /// A new process has what the one that started it had. A new thread has its process's.
@@ -135,8 +182,18 @@ impl Spaces {
     /// What a process has at a time, up to which all records were taken.
     pub(crate) fn of(&mut self, task: Task, time: u64) -> Space {
         self.read_dump(task.pid, time);
+        if self.moved.is_waiting() {
+            let texts = self.processes.get(&task.pid).map(|space| space.texts.clone());
+            let found = self.moved.find_again(&texts.unwrap_or_default(), task, time);
+            self.put(task.pid, found);
+        }
         let space = self.processes.get(&task.pid).cloned().unwrap_or_default();
         Space { process: task.pid, processes: self.files.processes(), ..space }
+    }
+
+    /// Takes note of the release of the kernel.
+    pub(crate) fn learn_release(&mut self, told: Option<&Untrusted>) {
+        self.kernel.release = told.cloned().map(Arc::new);
     }
 
     /// What the kernel has now.
@@ -153,6 +210,10 @@ pub(crate) struct Space {
     /// What is known of that.
     pub(crate) processes: Processes,
     pub(crate) ranges: Ranges,
+    /// Where code of files was mapped, also if memory without a file has taken its place.
+    pub(crate) texts: Ranges,
+    /// The release of the kernel, of its own space, where a record has said it.
+    pub(crate) release: Option<Arc<Untrusted>>,
     /// A number that no space has in which tables say anything else of any code; 0 if
     /// they say nothing.
     pub(crate) generation: u64,
@@ -180,7 +241,7 @@ mod tests {
         let task = |pid| Task { pid, tid: pid };
         let map = |spaces: &mut Spaces, pid, name| {
             let mapping = Mapping::of_code(task(pid), 0x1000..0x3000, name);
-            spaces.map(&mapping, false);
+            spaces.map(&mapping, false, 0);
             spaces.of(task(pid), 0).generation
         };
         assert_eq!(spaces.of(task(1), 0).generation, 0);
@@ -202,7 +263,7 @@ mod tests {
         let mut spaces = Spaces::default();
         let task = Task { pid: 1, tid: 1 };
         let map = |spaces: &mut Spaces, range, name| {
-            spaces.map(&Mapping::of_code(task, range, name), false);
+            spaces.map(&Mapping::of_code(task, range, name), false, 0);
             spaces.of(task, 0).generation
         };
         let first = map(&mut spaces, 0x1000..0x3000, b"/a");

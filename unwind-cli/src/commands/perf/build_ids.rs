@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use unwind_perf::record::{Endian, RecordHeader};
+use unwind_perf::record::{Endian, Misc, RecordHeader};
 
 /// Bytes of a build id at most; shorter ones are padded with zeros.
 const MAX_ID: usize = 20;
@@ -38,6 +38,45 @@ pub(super) fn parse(section: &[u8], endian: Endian) -> HashMap<Box<[u8]>, Box<[u
     }
     ids
 }
+
+/// The section that says which build ids files have, by their names. That of the kernel is known by
+/// its own.
+pub(crate) fn section<'a>(
+    ids: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    endian: Endian,
+) -> Vec<u8> {
+    let mut section = Vec::new();
+    for (name, id) in ids {
+        let len = name.len().saturating_add(1).next_multiple_of(NAME_PADDING);
+        let size = u16::try_from(len.saturating_add(ID_AT).saturating_add(ID_ROOM));
+        let (Ok(size), Some(id_len)) = (size, u8::try_from(id.len()).ok()) else { continue };
+        if id.len() > MAX_ID {
+            continue;
+        }
+        let is_kernel = name.starts_with(b"[kernel");
+        let mode = if is_kernel { Misc::KERNEL } else { Misc::USER };
+        section.extend(endian.bytes_of_u32(0));
+        section.extend(endian.bytes_of_u16(mode.0 | HAS_SIZE));
+        section.extend(endian.bytes_of_u16(size));
+        // All processes.
+        section.extend(endian.bytes_of_u32(u32::MAX));
+        let mut room = id.to_vec();
+        room.resize(MAX_ID, 0);
+        room.extend([id_len, 0, 0, 0]);
+        section.extend(room);
+        let end = section.len().saturating_add(len);
+        section.extend(name);
+        section.resize(end, 0);
+    }
+    section
+}
+
+/// Where the id is in an entry, and the bytes that it has with its length and padding.
+const ID_AT: usize = 12;
+const ID_ROOM: usize = 24;
+
+/// The length to which perf pads names.
+const NAME_PADDING: usize = 64;
 
 fn split_entry(bytes: &[u8], endian: Endian) -> Option<(&[u8], &[u8])> {
     let size = bytes.get(6..).and_then(<[u8]>::first_chunk).map(|&size| endian.u16(size))?;
@@ -80,6 +119,25 @@ mod tests {
             let cut = whole.get(..len).unwrap_or_default();
             let expected = usize::from(len >= 44).saturating_add(usize::from(len >= 88));
             assert_eq!(parse(cut, Endian::Little).len(), expected, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn k4_the_section_has_what_was_put_into_it() {
+        let ids: [(&[u8], &[u8]); 3] = [
+            (b"[kernel.kallsyms]", &[7; 20]),
+            (b"/usr/bin/a", &[8; 16]),
+            (
+                b"/usr/bin/with a name of more than sixty-four bytes, as some programs have it",
+                &[9; 8],
+            ),
+        ];
+        for endian in [Endian::Little, Endian::Big] {
+            let long = [(&b"/too long"[..], &[1; 21][..])];
+            let section = section(ids.into_iter().chain(long), endian);
+            let found = parse(&section, endian);
+            assert_eq!(found.len(), 3);
+            assert!(ids.iter().all(|&(name, id)| found.get(name).is_some_and(|it| **it == *id)));
         }
     }
 }

@@ -4,11 +4,12 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::commands::perf::processes::Processes;
 use crate::notices;
 use crate::regular_file;
+use crate::target::status::Status;
 use crate::untrusted::escaped;
 
 /// Whom a file belongs to that belongs to a user of another user namespace.
@@ -18,6 +19,27 @@ const OTHER_NAMESPACE: u32 = 65_534;
 /// not tell of that; the user is told so.
 pub(crate) fn open(path: &Path, process: u32, processes: Processes) -> Option<File> {
     let file = regular_file::open_no_link(path).ok()?;
+    checked(file, path, process, processes)
+}
+
+/// The same of a file that a process has in a container: below its root, and called by the id that
+/// it has there itself.
+pub(crate) fn open_in_container(
+    path_of: impl Fn(u32) -> PathBuf,
+    process: u32,
+    processes: Processes,
+) -> Option<File> {
+    // Whose root it would be is not known of one that has ended.
+    processes.owner(process)?;
+    let inner = Status::read(i32::try_from(process).ok()?).ok()?.inner_id;
+    let path = path_of(u32::try_from(inner).ok()?);
+    let root = PathBuf::from(format!("/proc/{process}/root"));
+    let file = regular_file::open_below(&root, path.strip_prefix("/").ok()?).ok()?;
+    checked(file, &path, process, processes)
+}
+
+/// A file that is there, if it belongs to one who may tell of the process.
+fn checked(file: File, path: &Path, process: u32, processes: Processes) -> Option<File> {
     let owner = file.metadata().ok()?.uid();
     let user = rustix::process::geteuid().as_raw();
     let of_process = processes.owner(process);

@@ -1,33 +1,35 @@
 //! The files whose code a recording has samples of: are they still here, and what is in
 //! them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use unwind_core::{RegisterRules, Row, WordSize};
+use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, WordSize};
 use unwind_perf::record::{MappedId, Mapping};
 
+use crate::build_id_cache;
 use crate::call_frame_rows::CallFrameRows;
 use crate::commands::perf::jit_code::JitCode;
-use crate::commands::perf::origin::Moment;
+use crate::commands::perf::origin::{Moment, Origin};
 use crate::commands::perf::processes::Processes;
-use crate::commands::perf::running_file::RunningFile;
+use crate::commands::perf::text_proof::TextProof;
 use crate::debug_files::DebugFiles;
 use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
 use crate::elf::sframe_section::SframeSection;
-use crate::indexed_frames::NoRowError;
+use crate::indexed_frames::{NoRowError, row_in_frame};
 use crate::linkage::{LinkageEntry, LinkageTables};
-use crate::mapped_file::{copy_vdso, open_elf};
+use crate::mapped_file::{Holder, Proof, Search, copy_vdso};
 use crate::module_error::ModuleError;
-use crate::regular_file;
+use crate::notices;
 use crate::stack_switches::{FileSwitches, SwitchNames};
 use crate::symbols::{Alias, NAME_LIMIT, Rank, Symbols, read_whole_name};
-use crate::target::maps::{self, Backing};
+use crate::target::maps::{self, Backing, FileId as FileNumber, is_name_of_memory};
 use crate::target::memory::ProcessMemory;
 use crate::untrusted::Untrusted;
 
@@ -49,8 +51,12 @@ pub(crate) struct RecordedFile {
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
     switches: OnceLock<FileSwitches>,
     has_v8: OnceLock<bool>,
+    /// Whether a sample was told to be in it.
+    has_samples: AtomicBool,
+    /// Whether the user was told that it is not there.
+    is_told: AtomicBool,
     /// Who has mapped it, if processes are recorded while it is read.
-    running: Option<RunningFile>,
+    running: Option<Holder<'static>>,
     /// Where what was stripped off it is looked for, if not where that usually is.
     debug_files: Option<Arc<DebugFiles>>,
     /// The code itself, if it is in no file: the name is then that of the one which tells it.
@@ -62,8 +68,8 @@ pub(crate) struct RecordedFile {
 enum FileId {
     #[default]
     Unknown,
-    /// The inode; devices have other numbers where file systems are stacked.
-    Inode(u64, u64),
+    /// Its number on its device, and its generation there.
+    Number(FileNumber, u64),
     BuildId(Box<[u8]>),
 }
 
@@ -88,11 +94,49 @@ impl RecordedFile {
         }
     }
 
-    /// Whether there can be code in it that tables are about, by its name.
+    /// What identifies it in a record of a mapping.
+    pub(crate) fn mapped_id(&self) -> MappedId<'_> {
+        match &self.id {
+            FileId::Unknown => MappedId::Unknown,
+            FileId::Number(FileNumber { major, minor, inode }, generation) => MappedId::Inode {
+                major: *major,
+                minor: *minor,
+                inode: *inode,
+                generation: *generation,
+            },
+            FileId::BuildId(id) => MappedId::BuildId(id),
+        }
+    }
+
+    /// Whether there can be code in it that tables are about, by its name. Memory that has a file's
+    /// name may be a program that was executed from it, or what a compiler writes.
     pub(crate) fn has_code(&self) -> bool {
+        let is_memory = self.name.as_bytes().starts_with(b"/memfd:");
+        self.may_have_code() && (!is_memory || (!self.is_jit() && self.elf().is_ok()))
+    }
+
+    fn may_have_code(&self) -> bool {
         let name = self.name.as_bytes();
-        let is_memory = name.starts_with(b"//") || name.starts_with(b"/memfd:");
+        let is_memory = name.starts_with(b"//") || is_name_of_memory(name);
         name == b"[vdso]" || (name.starts_with(b"/") && !is_memory)
+    }
+
+    /// Whether rows of its code were looked for, or a sample was told to be in it.
+    pub(crate) fn has_samples(&self) -> bool {
+        self.has_samples.load(Ordering::Relaxed)
+            || self.call_frames.get().is_some()
+            || self.sframe.get().is_some()
+    }
+
+    /// Takes note that it has samples.
+    pub(crate) fn note_sample(&self) {
+        self.has_samples.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is memory of the program's own.
+    pub(crate) fn is_memory(&self) -> bool {
+        let name = self.name.as_bytes();
+        name == b"//anon" || name.starts_with(b"[anon") || is_name_of_memory(name)
     }
 
     /// Code that the file of this name tells of.
@@ -103,6 +147,11 @@ impl RecordedFile {
     /// Whether it is code in memory, known by its own addresses.
     pub(crate) const fn is_jit(&self) -> bool {
         self.jit.is_some()
+    }
+
+    /// Fills `buf` with the instructions of code in memory, if a file tells these.
+    pub(crate) fn read_jit(&self, addr: u64, buf: &mut [u8]) -> bool {
+        self.jit.as_ref().is_some_and(|code| code.read(addr, buf))
     }
 
     /// Where the file was, as the process that maps it has it.
@@ -143,6 +192,46 @@ impl RecordedFile {
         *self.has_v8.get_or_init(|| self.elf().is_ok_and(exports_v8))
     }
 
+    /// Tells the user once that functions of it have no names, if it is a file and not there.
+    pub(crate) fn tell_if_missing(&self) {
+        let Err(FileError::Module(error)) = self.elf() else { return };
+        let name = self.name.as_bytes();
+        let is_memory = maps::is_name_of_memory(name) || name.starts_with(b"/memfd:");
+        // What a compiler writes into memory, and data that are executable all the same.
+        let was_file =
+            self.build_id().is_some() || !(is_memory || matches!(error, ModuleError::Elf(_)));
+        if !was_file || self.running.is_some() || self.is_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let now = match error {
+            ModuleError::Replaced(own) => format!("the file there now has build id {own}"),
+            ModuleError::Deleted => "another file is there now".into(),
+            ModuleError::Open(error) if error.kind() == io::ErrorKind::NotFound => {
+                "there is no such file now".into()
+            }
+            error => format!("the file there now cannot be used: {error}"),
+        };
+        let (recorded, advice) = match self.build_id() {
+            Some(id) => {
+                let kept = build_id_cache::shown_folder();
+                let advice = format!(
+                    "and none with that is kept in {kept}; `perf buildid-cache --add FILE` keeps it \
+                     if you still have it"
+                );
+                (format!("build id {}", build_id_cache::hex(id)), advice)
+            }
+            None => {
+                let advice = "and nothing else tells it from others; link it with --build-id, so \
+                              that `unwind record` can keep it";
+                ("no build id".into(), advice.into())
+            }
+        };
+        notices::add(format!(
+            "functions of {} have no names: it was recorded with {recorded}, {now}, {advice}",
+            self.name
+        ));
+    }
+
     /// Opens it, as [`elf`](Self::elf) does at its first call.
     ///
     /// # Errors
@@ -153,45 +242,22 @@ impl RecordedFile {
         if name == b"[vdso]" {
             return self.checked(own_vdso().ok_or(FileError::NoFile)?);
         }
-        if !self.has_code() || self.is_jit() {
+        if !self.may_have_code() || self.is_jit() {
             return Err(FileError::NoFile);
         }
-        let path = Path::new(OsStr::from_bytes(name));
-        let by_path = self.open_path(path);
-        // perf keeps copies of the files that it has seen, by their build ids.
-        let copy = match (&by_path, &self.id) {
-            (Err(_), FileId::BuildId(id)) => kept_copy(id),
-            _ => None,
+        let search = Search {
+            path: Path::new(OsStr::from_bytes(name)),
+            proof: match &self.id {
+                FileId::BuildId(id) => Proof::BuildId { id, is_lenient: false },
+                FileId::Number(number, _) => Proof::File(*number),
+                FileId::Unknown => Proof::None,
+            },
+            is_deleted: false,
+            // Without a proof nothing tells that it is the right one.
+            holder: self.running.clone().filter(|_| self.id != FileId::Unknown),
+            sysroot: None,
         };
-        match copy.and_then(|path| regular_file::open(&path).ok()) {
-            Some(file) => self.checked(open_elf(Ok(file))?),
-            None => by_path.or_else(|error| self.open_of_running(path).ok_or(error)),
-        }
-    }
-
-    /// The file as a process has it that runs, whatever its path leads to.
-    fn open_of_running(&self, path: &Path) -> Option<ElfFile> {
-        let running = self.running.as_ref()?;
-        let (inode, build_id) = match &self.id {
-            // Nothing tells that it is the right one.
-            FileId::Unknown | FileId::Inode(0, _) => return None,
-            FileId::Inode(inode, _) => (Some(*inode), None),
-            FileId::BuildId(id) => (None, Some(id)),
-        };
-        running.open(path, inode, |file| {
-            build_id.is_none_or(|id| file.build_id().as_deref() == Some(&**id))
-        })
-    }
-
-    fn open_path(&self, path: &Path) -> Result<ElfFile, FileError> {
-        let file = regular_file::open(path);
-        if let (FileId::Inode(inode, _), Ok(file)) = (&self.id, &file) {
-            let metadata = file.metadata().map_err(|error| ModuleError::Open(error.into()))?;
-            if *inode != 0 && metadata.ino() != *inode {
-                return Err(ModuleError::Deleted.into());
-            }
-        }
-        self.checked(open_elf(file)?)
+        Ok(search.open()?)
     }
 
     fn checked(&self, file: ElfFile) -> Result<ElfFile, FileError> {
@@ -222,10 +288,28 @@ impl RecordedFile {
         word: WordSize,
     ) -> Result<Option<Row>, NoRowError> {
         if let Some(code) = &self.jit {
-            return Ok(code.row(addr, word));
+            return code.found(addr, word).map_err(|error| NoRowError::Cfi(Part::EhFrame, error));
         }
         let of_file = self.call_frames(word);
         of_file.map_or(Ok(None), |(file, call_frames)| call_frames.row(file, addr))
+    }
+
+    /// The row of a frame whose code was loaded this far above its link-time address, by the same,
+    /// with what only the frame and its memory tell.
+    pub(crate) fn call_frame_row_in<A: Arch, M: Memory>(
+        &self,
+        bias: u64,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Option<Row> {
+        let addr = frame.lookup_addr().get().wrapping_sub(bias);
+        row_in_frame(self.call_frame_row(addr, A::WORD), frame, mem, || match &self.jit {
+            Some(code) => code.frame_rules(addr, A::WORD),
+            None => {
+                let (file, call_frames) = self.call_frames(A::WORD)?;
+                call_frames.frame_rules(file, addr, bias)
+            }
+        })
     }
 
     /// The rules of other registers for a link-time address, if the same has them.
@@ -297,14 +381,6 @@ fn exports_v8(file: &ElfFile) -> bool {
     names.is_some_and(|names| memchr::memmem::find(&names, b"_ZN2v87Isolate").is_some())
 }
 
-/// Where perf keeps its copy of a file.
-fn kept_copy(build_id: &[u8]) -> Option<PathBuf> {
-    let (first, rest) = build_id.split_first()?;
-    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let home = std::env::var_os("HOME")?;
-    Some(Path::new(&home).join(format!(".debug/.build-id/{first:02x}/{rest}/elf")))
-}
-
 /// The code that the kernel lends to this very process: the same as to all others while it
 /// runs.
 fn own_vdso() -> Option<ElfFile> {
@@ -357,6 +433,8 @@ pub(crate) struct RecordedFiles {
     debug_files: Option<Arc<DebugFiles>>,
     /// What is known of the processes that map them.
     processes: Processes,
+    /// By what memory is taken for code of theirs.
+    proof: TextProof,
 }
 
 impl RecordedFiles {
@@ -376,6 +454,18 @@ impl RecordedFiles {
         Self { processes, ..self }
     }
 
+    /// The files of a recording of this origin. Who else recorded it than `unwind record` has not
+    /// looked at memory that may have their code.
+    pub(crate) fn of_origin(self, origin: &Origin) -> Self {
+        let proof = if origin.is_own { TextProof::None } else { TextProof::Place };
+        Self { proof, ..self.recorded_at(origin.moment) }
+    }
+
+    /// By what memory is taken for code of theirs.
+    pub(crate) const fn proof(&self) -> TextProof {
+        self.proof
+    }
+
     /// What is known of the processes that map them.
     pub(crate) const fn processes(&self) -> Processes {
         self.processes
@@ -383,7 +473,7 @@ impl RecordedFiles {
 
     /// The files of processes that run while these are read.
     pub(crate) fn of_running() -> Self {
-        Self { processes: Processes::Running, ..Self::default() }
+        Self { processes: Processes::Running, proof: TextProof::Bytes, ..Self::default() }
     }
 
     /// Looks for what was stripped off files there.
@@ -391,24 +481,53 @@ impl RecordedFiles {
         Self { debug_files: Some(Arc::new(debug_files)), ..self }
     }
 
+    /// Those that have samples and are files.
+    pub(crate) fn with_samples(&self) -> impl Iterator<Item = &Arc<RecordedFile>> {
+        self.files.values().filter(|file| {
+            file.has_samples() && file.name.as_bytes().starts_with(b"/") && !file.is_jit()
+        })
+    }
+
+    /// The build ids of those that have samples, by their names. Files of one name, which have been
+    /// there one after the other or in several places, have none.
+    pub(crate) fn found_build_ids(&self) -> BTreeMap<&[u8], Vec<u8>> {
+        let mut found: BTreeMap<&[u8], Option<Vec<u8>>> = BTreeMap::new();
+        for file in self.with_samples() {
+            let id = file.elf().ok().and_then(ElfFile::build_id);
+            let known = found.entry(file.name.as_bytes()).or_insert_with(|| id.clone());
+            if *known != id {
+                *known = None;
+            }
+        }
+        found.into_iter().filter_map(|(name, id)| Some((name, id?))).collect()
+    }
+
     /// The file of a mapping.
     pub(crate) fn file(&mut self, mapping: &Mapping<'_>) -> Arc<RecordedFile> {
         let id = match (mapping.id, self.build_ids.get(mapping.name)) {
             (MappedId::BuildId(id), _) => FileId::BuildId(id.into()),
             (_, Some(id)) => FileId::BuildId(id.clone()),
-            (MappedId::Inode { inode, generation, .. }, None) => FileId::Inode(inode, generation),
+            (MappedId::Inode { major, minor, inode, generation }, None) if inode != 0 => {
+                FileId::Number(FileNumber { major, minor, inode }, generation)
+            }
             _ => FileId::Unknown,
         };
         let name = Untrusted::from(mapping.name);
         let key = (name.clone(), id.clone());
         let new = |number| {
             let debug_files = self.debug_files.clone();
-            let end = mapping.addr.saturating_add(mapping.len);
-            let running = RunningFile { process: mapping.task.pid, range: mapping.addr..end };
-            let running = (self.processes == Processes::Running).then_some(running);
+            let running = (self.processes == Processes::Running).then(|| holder_of(mapping));
+            let running = running.flatten();
             RecordedFile { name, id, number, debug_files, running, ..Default::default() }
         };
         let place = self.files.entry(key.clone());
         Arc::clone(place.or_insert_with(|| self.shared.get(&key, new)))
     }
+}
+
+/// The process that has a mapping.
+fn holder_of(mapping: &Mapping<'_>) -> Option<Holder<'static>> {
+    let thread = i32::try_from(mapping.task.pid).ok().filter(|&process| process > 0)?;
+    let range = mapping.addr..mapping.addr.saturating_add(mapping.len);
+    Some(Holder { thread, root: None, range })
 }

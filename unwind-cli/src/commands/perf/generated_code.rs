@@ -2,42 +2,39 @@
 //! that it brings along. Neither has tables, and all of it keeps frame pointers where it calls.
 //!
 //! So a return address in such code is that of a function whose frame pointer is its own. Where
-//! a function was interrupted it may not have set it yet, or no longer: that stays a guess.
+//! a function was interrupted it may not have set it yet, or no longer.
 
 use std::convert::Infallible;
+use std::ops;
 
-use unwind_core::{Arch, FrameContext, Memory, Row, RowSource};
+use unwind_core::{Arch, FrameContext, Memory, Row, RowSource, VirtAddr};
+use unwind_x86::FunctionBounds;
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::ranges::Range;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 
-/// Rows of code without a table, of a recording: along frame pointers.
+/// Rows of return addresses in code of V8, in a recording.
 #[derive(Clone, Copy)]
-pub(crate) struct GeneratedCode<'s> {
+pub(crate) struct V8Returns<'s> {
     pub(crate) space: &'s Space,
-    /// Whether all code is declared to keep frame pointers.
-    pub(crate) frame_pointers: FramePointerRows,
 }
 
-impl<A: Arch> RowSource<A> for GeneratedCode<'_> {
+impl<A: Arch> RowSource<A> for V8Returns<'_> {
     type Error = Infallible;
 
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, A::Regs>,
-        mem: &mut M,
+        _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        if !frame.pc().is_exact() && self.is_of_v8(frame.lookup_addr().get()) {
-            return Ok(Some(Row::frame_pointer(A::WORD)));
-        }
-        RowSource::<A>::row(&mut self.frame_pointers, frame, mem)
+        let is_return = !frame.pc().is_exact() && self.is_of_v8(frame.lookup_addr().get());
+        Ok(is_return.then(|| Row::frame_pointer(A::WORD)))
     }
 }
 
-impl GeneratedCode<'_> {
+impl V8Returns<'_> {
     /// Whether code without a table is V8's.
-    fn is_of_v8(&self, addr: u64) -> bool {
+    fn is_of_v8(self, addr: u64) -> bool {
         let Some(range) = self.space.find(addr).filter(|range| range.executable) else {
             return false;
         };
@@ -47,5 +44,18 @@ impl GeneratedCode<'_> {
         }
         let has_v8 = |range: &Range| range.executable && range.file.has_v8();
         self.space.find_range(&has_v8).is_some()
+    }
+}
+
+/// Where functions that compilers have told of begin and end.
+#[derive(Clone, Copy)]
+pub(crate) struct ToldBounds<'s> {
+    pub(crate) space: &'s Space,
+}
+
+impl FunctionBounds for ToldBounds<'_> {
+    fn find(&self, addr: VirtAddr) -> Option<ops::Range<VirtAddr>> {
+        let range = self.space.find(addr.get()).filter(|range| range.file.is_jit())?;
+        Some(VirtAddr::new(range.start)..VirtAddr::new(range.end))
     }
 }

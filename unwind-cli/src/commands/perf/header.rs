@@ -2,6 +2,8 @@
 
 use unwind_perf::record::Endian;
 
+use crate::untrusted::Untrusted;
+
 /// A part of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Section {
@@ -139,6 +141,9 @@ impl Feature {
     /// Where in the file trace data are.
     pub(crate) const AUXTRACE: Self = Self(18);
 
+    /// The ledger of `unwind record`. perf leaves out those that it does not know.
+    pub(crate) const LEDGER: Self = Self(255);
+
     fn is_in(self, features: &[u64; 4]) -> bool {
         let word = features.get(usize::from(self.0 / 64)).copied().unwrap_or(0);
         word & self.bit() != 0
@@ -155,6 +160,14 @@ impl Feature {
             *word |= self.bit();
         }
     }
+}
+
+/// A text with its length in front.
+pub(crate) fn text_of_section(section: &[u8], endian: Endian) -> Option<Untrusted> {
+    let (len, rest) = section.split_first_chunk()?;
+    let len = usize::try_from(endian.u32(*len)).ok()?;
+    let text = rest.get(..len)?.split(|&byte| byte == 0).next()?;
+    (!text.is_empty()).then(|| Untrusted::from(text))
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! Code that a compiler has made while a program ran.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use object::elf;
-use unwind_cfi::{CfiAbi, CfiSection, CfiTable, Entries, IndexEntry};
+use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiTable, Entries, FrameRules, IndexEntry};
 use unwind_core::{RegisterRules, Row, WordSize};
 
 use crate::untrusted::Untrusted;
@@ -15,8 +17,18 @@ pub(crate) struct JitCode {
     pub(crate) end: u64,
     pub(crate) name: Untrusted,
     frames: Option<Arc<JitFrames>>,
+    /// Its instructions, if they were told.
+    instructions: Option<Instructions>,
     /// How far it is above where its call frame information has it, wrapping.
     bias: u64,
+}
+
+/// The instructions of a function in a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Instructions {
+    pub(crate) file: Arc<File>,
+    /// Where they are there.
+    pub(crate) at: u64,
 }
 
 /// Call frame information of one function.
@@ -63,11 +75,12 @@ impl JitCode {
         len: u64,
         name: &[u8],
         frames: Option<JitFrames>,
+        instructions: Option<Instructions>,
     ) -> Option<Self> {
         let end = start.checked_add(len).filter(|_| len > 0)?;
         let name = if name.is_empty() { &b"[unknown]"[..] } else { name };
         let frames = frames.map(Arc::new);
-        Some(Self { start, end, name: Untrusted::from(name), frames, bias: 0 })
+        Some(Self { start, end, name: Untrusted::from(name), frames, instructions, bias: 0 })
     }
 
     /// The same code at another address.
@@ -77,9 +90,31 @@ impl JitCode {
         Some(Self { start, end, bias, ..self.clone() })
     }
 
+    /// Fills `buf` with its instructions at an address, if these were told and it has as many.
+    pub(crate) fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
+        let Some(Instructions { file, at }) = &self.instructions else { return false };
+        let end = u64::try_from(buf.len()).ok().and_then(|len| addr.checked_add(len));
+        let is_inside = addr >= self.start && end.is_some_and(|end| end <= self.end);
+        let at = at.checked_add(addr.wrapping_sub(self.start));
+        is_inside && at.is_some_and(|at| file.read_exact_at(buf, at).is_ok())
+    }
+
     /// The row for an address; `None` if there is none that can be used.
     pub(crate) fn row(&self, addr: u64, word: WordSize) -> Option<Row> {
-        self.frames.as_ref()?.table(word)?.find_row(addr.wrapping_sub(self.bias)).ok().flatten()
+        self.found(addr, word).ok().flatten()
+    }
+
+    /// The same, or why there is none.
+    pub(crate) fn found(&self, addr: u64, word: WordSize) -> Result<Option<Row>, CfiError> {
+        let table = self.frames.as_ref().and_then(|frames| frames.table(word));
+        table.map_or(Ok(None), |table| table.find_row(addr.wrapping_sub(self.bias)))
+    }
+
+    /// The rules for an address, where some are such that a row can say them in a frame alone.
+    pub(crate) fn frame_rules(&self, addr: u64, word: WordSize) -> Option<FrameRules> {
+        let table = self.frames.as_ref()?.table(word)?;
+        let rules = table.find_frame_rules(addr.wrapping_sub(self.bias)).ok().flatten();
+        rules.map(|rules| rules.loaded(self.bias))
     }
 
     /// The rules of other registers for an address, if there are any.

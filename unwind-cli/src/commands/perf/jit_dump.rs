@@ -8,12 +8,13 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use unwind_core::WordSize;
 
 use crate::commands::perf::compiler_file;
-use crate::commands::perf::jit_code::{JitCode, JitFrames};
+use crate::commands::perf::jit_code::{Instructions, JitCode, JitFrames};
 use crate::commands::perf::jit_map::JitMap;
 use crate::commands::perf::processes::Processes;
 use crate::untrusted::plain;
@@ -48,7 +49,7 @@ const LOAD: usize = 56;
 #[derive(Debug)]
 pub(crate) struct JitDump {
     /// `None` if it cannot be read, or no longer is.
-    file: Option<File>,
+    file: Option<Arc<File>>,
     /// Where the next record is; 0 before the header is read.
     at: u64,
     has_times: bool,
@@ -79,7 +80,7 @@ impl JitDump {
 
     fn new(file: Option<File>) -> Self {
         Self {
-            file,
+            file: file.map(Arc::new),
             at: 0,
             has_times: true,
             machine: 0,
@@ -118,7 +119,7 @@ impl JitDump {
         }
     }
 
-    fn next(&mut self, file: &File, time: u64) -> Next {
+    fn next(&mut self, file: &Arc<File>, time: u64) -> Next {
         if self.at == 0 {
             return self.read_header(file);
         }
@@ -145,7 +146,7 @@ impl JitDump {
         let len = usize::try_from(size).unwrap_or(usize::MAX).min(record.len());
         let fields = Fields(record.get(..len).unwrap_or_default());
         match kind {
-            0 => self.load(fields),
+            0 => self.load(file, at, fields),
             1 => self.moved(fields),
             4 => {
                 self.frames = frames(file, at, end, fields).filter(|frames| {
@@ -181,7 +182,7 @@ impl JitDump {
     }
 
     /// A function: its place in memory, its length and its name.
-    fn load(&mut self, fields: Fields<'_>) -> Next {
+    fn load(&mut self, file: &Arc<File>, at: u64, fields: Fields<'_>) -> Next {
         let frames = self.frames.take();
         let (Some(start), Some(len)) = (fields.u64(32), fields.u64(40)) else {
             return Next::Other;
@@ -190,7 +191,13 @@ impl JitDump {
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
         let frames =
             frames.and_then(|frames| JitFrames::new(frames, start.checked_add(len)?, self.machine));
-        match JitCode::new(start, len, name, frames) {
+        let instructions = || {
+            let before = u64::try_from(LOAD.checked_add(name.len())?.checked_add(1)?).ok()?;
+            let is_whole = before.checked_add(len)? <= fields.u32(4)?.into();
+            Some(Instructions { file: Arc::clone(file), at: at.checked_add(before)? })
+                .filter(|_| is_whole)
+        };
+        match JitCode::new(start, len, name, frames, instructions()) {
             Some(code) => self.tell(code),
             None => Next::Other,
         }

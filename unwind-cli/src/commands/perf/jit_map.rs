@@ -39,7 +39,8 @@ impl JitMap {
 
     /// The map of a process; nothing is in it if there is no file that may be used.
     pub(crate) fn of_process(process: u32, processes: Processes) -> Self {
-        let file = compiler_file::open(&Self::path(process), process, processes);
+        let file = compiler_file::open(&Self::path(process), process, processes)
+            .or_else(|| compiler_file::open_in_container(Self::path, process, processes));
         let read = |file: File| Self::read(BufReader::new(file.take(MAX_BYTES)));
         file.map_or_else(Self::default, read)
     }

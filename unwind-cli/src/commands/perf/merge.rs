@@ -22,6 +22,7 @@ use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::walks::WalkSetup;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
+use crate::output_file::write_file;
 use crate::same_file::is_same_file;
 
 /// Write a perf.data file whose call chains are whole.
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Failure> {
     let input_error = |error| RecordingError { path: args.file.clone(), error };
     let output_error =
         |error: io::Error| RecordingError { path: args.output.clone(), error: error.into() };
-    // It would be emptied before it is read.
+    // The recording would be gone once it is merged.
     if is_same_file(&args.file, &args.output) {
         return Err(input_error(PerfError::SameFile).into());
     }
@@ -90,15 +91,15 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Failure> {
     let (summary, notes) = match reader.header().copied() {
         Some(_) if to_stdout => return Err(input_error(PerfError::FileFormToPipe).into()),
         Some(header) => {
-            let out = File::create(&args.output).map_err(output_error)?;
-            write_file(&mut reader, header, options, &out).map_err(output_error)?
+            let write = |out: &File| write_whole(&mut reader, header, options, out);
+            write_file(&args.output, write).map_err(output_error)?
         }
         None if to_stdout => {
             write_pipe(&mut reader, options, io::stdout().lock()).map_err(Failure::output)?
         }
         None => {
-            let out = File::create(&args.output).map_err(output_error)?;
-            write_pipe(&mut reader, options, out).map_err(output_error)?
+            let write = |out: &File| write_pipe(&mut reader, options, out);
+            write_file(&args.output, write).map_err(output_error)?
         }
     };
     let mut lines = if args.stats { stats_lines(&summary) } else { Vec::new() };
@@ -175,7 +176,7 @@ fn write_pipe(
 }
 
 /// Writes file form.
-fn write_file(
+fn write_whole(
     reader: &mut PerfReader,
     header: FileHeader,
     options: Options,
@@ -205,7 +206,7 @@ pub(crate) fn merged_len(bytes: Vec<u8>) -> Option<usize> {
     let options = Options { merge: true, memory: 1 << 20, frame_pointers, stitch_lbr: false };
     let mut out = io::Cursor::new(Vec::new());
     let result = match reader.header().copied() {
-        Some(header) => write_file(&mut reader, header, options, &mut out),
+        Some(header) => write_whole(&mut reader, header, options, &mut out),
         None => write_pipe(&mut reader, options, &mut out),
     };
     result.is_ok().then_some(out.into_inner().len())

@@ -13,6 +13,7 @@ use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::call_stacks::{CallStack, CallStacks, with_calls};
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::events::{Events, is_to_walk};
+use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::found_frames::{FoundFrames, FoundFramesBuilder};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::pipeline::Sink;
@@ -131,9 +132,19 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         Self { tally, ..self }
     }
 
+    /// The files that were mapped so far.
+    pub(crate) const fn files(&self) -> &RecordedFiles {
+        self.spaces.files()
+    }
+
     /// What became of samples with a stack to walk.
     pub(crate) const fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Where records are written, and what became of samples until now.
+    pub(crate) const fn parts(&mut self) -> (&mut W, &Tally) {
+        (&mut self.out, &self.tally)
     }
 
     /// Writes what waits.
@@ -155,6 +166,11 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
 
     fn push(&mut self, waiting: Waiting, job: Option<Job>) -> io::Result<()> {
         self.walks.push(waiting, job);
+        self.write_walked()
+    }
+
+    /// Writes what waits, up to the first whose stack is still walked.
+    pub(crate) fn write_walked(&mut self) -> io::Result<()> {
         while let Some((waiting, walked)) = self.walks.pop() {
             self.write_waiting(&waiting, walked)?;
         }
@@ -187,7 +203,20 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             attr,
             space: self.spaces.of(held.task, held.time),
         });
+        self.write_moved(&held)?;
         self.push(Waiting::ToWalk(held, attr, chain, calls), job)
+    }
+
+    /// Tells of code of files that was moved to memory without one.
+    fn write_moved(&mut self, held: &Held) -> io::Result<()> {
+        for moved in self.spaces.take_moved() {
+            let mut bytes = Vec::new();
+            // A name that is too long for a record is left out.
+            if moved.mapping().encode(held.format, self.endian, &mut bytes).is_ok() {
+                self.hand_on(&bytes, held.time)?;
+            }
+        }
+        Ok(())
     }
 
     /// The calls that a sample's stack is to be joined with.
@@ -213,7 +242,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let cuts = self.cut;
         if self.rewalk(held, attr, chain, walked.as_ref()).is_err() {
             // As it is it would be read as a sample of the new event.
-            self.tally.count_damaged();
+            self.tally.count_damaged(held);
             if !self.keeps_stacks {
                 return Ok(());
             }
@@ -359,6 +388,7 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
             Outcome::Inline => return self.record(events, held),
             Outcome::Merged(merged) => {
                 self.read(held.len());
+                self.spaces.note_stack(held.task, &merged.stack);
                 self.bounded(&merged.stack)
             }
             Outcome::Unmatched { .. } => &[],
@@ -377,7 +407,8 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
         self.read(held.len());
         self.spaces.take(&held);
         self.call_stacks.take(&held);
-        self.hand_on(held.record().map_or(&[], |record| record.bytes()), held.time)
+        self.hand_on(held.record().map_or(&[], |record| record.bytes()), held.time)?;
+        self.write_moved(&held)
     }
 
     fn tool_record(&mut self, reader: &mut PerfReader) -> Result<(), PerfError> {

@@ -12,7 +12,7 @@ use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFile;
 use crate::commands::perf::jit_map::JitMap;
-use crate::commands::perf::kernel::KernelSymbols;
+use crate::commands::perf::kernel::{KernelSymbols, KernelText, SampledKernel};
 use crate::commands::perf::ranges::Range;
 use crate::demangle::{Parameters, demangle_with};
 use crate::linkage::Callee;
@@ -98,20 +98,19 @@ pub(crate) struct Names {
     /// What compilers have told of code that is in no file, by process.
     jit_maps: HashMap<u32, JitMap>,
     kernel: OnceLock<KernelSymbols>,
-    kernel_id: Option<Box<[u8]>>,
+    sampled: SampledKernel,
     version: Layout,
 }
 
 impl Names {
-    /// The names that a version of perf gives. `kernel_id` is the build id of the
-    /// recorded kernel, if that is known.
-    pub(crate) fn new(kernel_id: Option<Box<[u8]>>, version: Layout) -> Self {
+    /// The names that a version of perf gives, of samples of this kernel.
+    pub(crate) fn new(sampled: SampledKernel, version: Layout) -> Self {
         Self {
             kept: HashMap::new(),
             files: HashMap::new(),
             jit_maps: HashMap::new(),
             kernel: OnceLock::new(),
-            kernel_id,
+            sampled,
             version,
         }
     }
@@ -168,7 +167,10 @@ impl Names {
     }
 
     fn function(&mut self, addr: u64, range: &Range) -> Option<Function> {
-        let addr = range.link_time(addr)?;
+        let Some(addr) = range.link_time(addr) else {
+            range.file.tell_if_missing();
+            return None;
+        };
         let file = Arc::as_ptr(&range.file).addr();
         if let Some(kept) = self.kept.get(&(file, addr)) {
             return kept.clone();
@@ -225,15 +227,31 @@ impl Names {
         };
         let symbols = self.kernel.get_or_init(|| {
             let is_core = |range: &Range| range.file.name.as_bytes().starts_with(KERNEL);
-            let mapped = kernel.find_range(&is_core).and_then(|range| range.file.build_id());
-            KernelSymbols::of_running(mapped.or(self.kernel_id.as_deref()))
+            let core = kernel.find_range(&is_core);
+            let mut sampled = self.sampled.clone();
+            if let SampledKernel::Recorded(recorded) = &mut sampled {
+                if let Some(id) = core.and_then(|range| range.file.build_id()) {
+                    recorded.build_id = Some(id.into());
+                }
+                if let Some(told) = &kernel.release {
+                    recorded.release = Some((**told).clone());
+                }
+            }
+            KernelSymbols::of(&sampled, core.and_then(text_of).as_ref())
         });
-        let function = symbols.find(addr, module.as_deref()).and_then(|symbols| {
+        let function = symbols.find(addr, module.as_deref()).and_then(|(symbols, past)| {
             let best = best_of(symbols.iter(), |symbol| (symbol.name.as_bytes(), symbol.rank))?;
-            Some((Rc::new(Untrusted::from(&*best.name)), addr.wrapping_sub(best.addr)))
+            Some((Rc::new(Untrusted::from(&*best.name)), past))
         });
         Place { function, file: Some(file), in_file: addr }
     }
+}
+
+/// Where the kernel was loaded: the mapping of its image is called by a symbol, and has the address of
+/// that in place of an offset.
+fn text_of(core: &Range) -> Option<KernelText> {
+    let symbol = core.file.name.as_bytes().strip_prefix(KERNEL)?;
+    (!symbol.is_empty()).then(|| KernelText { symbol: Untrusted::from(symbol), addr: core.offset })
 }
 
 /// Whether a process with code at this address executes a 32-bit program.

@@ -1,6 +1,8 @@
 //! Where and when a recording was made, as perf and `unwind record` write it in sections of
 //! their own.
 
+use std::collections::HashMap;
+
 use nix::unistd::{SysconfVar, sysconf};
 use rustix::time::ClockId;
 use unwind_perf::event_attr::EventAttr;
@@ -8,7 +10,8 @@ use unwind_perf::record::{AttrFlags, Endian};
 
 use crate::clock::nanoseconds;
 use crate::commands::perf::error::PerfError;
-use crate::commands::perf::header::Feature;
+use crate::commands::perf::header::{Feature, text_of_section};
+use crate::commands::perf::kernel::{RecordedKernel, SampledKernel};
 use crate::commands::perf::processes::Processes;
 use crate::commands::perf::reader::PerfReader;
 use crate::untrusted::Untrusted;
@@ -19,6 +22,10 @@ pub(crate) struct Origin {
     /// The name of the machine.
     pub(crate) host: Option<Untrusted>,
     pub(crate) moment: Option<Moment>,
+    /// The release of the kernel.
+    release: Option<Untrusted>,
+    /// `unwind record` has made it.
+    pub(crate) is_own: bool,
 }
 
 /// One moment by two clocks, in nanoseconds.
@@ -50,10 +57,19 @@ impl Origin {
         };
         let host = section("name of a host", Feature::HOSTNAME)?;
         let clock = section("time of a clock", Feature::CLOCK_DATA)?;
+        let release = section("release of the kernel", Feature::OSRELEASE)?;
         Ok(Self {
-            host: host.and_then(|section| text(&section, endian)),
+            host: host.and_then(|section| text_of_section(&section, endian)),
+            release: release.and_then(|section| text_of_section(&section, endian)),
             moment: clock.and_then(|section| Moment::parse(&section, endian)),
+            is_own: reader.place_of(Feature::LEDGER)?.is_some(),
         })
+    }
+
+    /// The kernel that was recorded, in a recording of files with these build ids.
+    pub(crate) fn kernel(&self, build_ids: &HashMap<Box<[u8]>, Box<[u8]>>) -> SampledKernel {
+        let build_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
+        SampledKernel::Recorded(RecordedKernel { build_id, release: self.release.clone() })
     }
 
     /// The sections that tell of this machine and, if it is now by the clock of the events,
@@ -142,14 +158,6 @@ impl Moment {
     }
 }
 
-/// A text with its length in front.
-fn text(section: &[u8], endian: Endian) -> Option<Untrusted> {
-    let (len, rest) = section.split_first_chunk()?;
-    let len = usize::try_from(endian.u32(*len)).ok()?;
-    let text = rest.get(..len)?.split(|&byte| byte == 0).next()?;
-    (!text.is_empty()).then(|| Untrusted::from(text))
-}
-
 /// The section of a text, which ends with zeros.
 fn section_of(text: &[u8], endian: Endian) -> Vec<u8> {
     let len = text.len().saturating_add(1).next_multiple_of(TEXT_PADDING);
@@ -183,10 +191,10 @@ mod tests {
             assert_eq!(Moment::parse(&section, endian), Some(moment));
             let name = section_of(b"web-1", endian);
             assert_eq!(name.len(), 68);
-            assert_eq!(text(&name, endian), Some(Untrusted::from(b"web-1")));
+            assert_eq!(text_of_section(&name, endian), Some(Untrusted::from(b"web-1")));
             // A section that is cut tells nothing.
             assert!((0..24).all(|cut| Moment::parse(&section[..cut], endian).is_none()));
-            assert!((0..68).all(|cut| text(&name[..cut], endian).is_none()));
+            assert!((0..68).all(|cut| text_of_section(&name[..cut], endian).is_none()));
         }
         assert_eq!(moment.since_epoch(6_000), Some(1_700_000_000_000_001_000));
         assert_eq!(moment.since_epoch(4_000), Some(1_699_999_999_999_999_000));

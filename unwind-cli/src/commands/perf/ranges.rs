@@ -54,17 +54,29 @@ struct Node {
 impl Ranges {
     /// The range that holds an address.
     pub(crate) fn find(&self, addr: u64) -> Option<&Range> {
-        let mut at = self;
-        let mut found = None;
+        self.at_or_before(addr).filter(|range| addr < range.end)
+    }
+
+    /// The last range that starts at an address or before it.
+    pub(crate) fn at_or_before(&self, addr: u64) -> Option<&Range> {
+        let (mut at, mut found) = (self, None);
         while let Some(node) = &at.0 {
-            if node.range.start <= addr {
-                found = Some(&node.range);
-                at = &node.above;
-            } else {
-                at = &node.below;
-            }
+            let is_one = node.range.start <= addr;
+            found = if is_one { Some(&node.range) } else { found };
+            at = if is_one { &node.above } else { &node.below };
         }
-        found.filter(|range| addr < range.end)
+        found
+    }
+
+    /// The first range that starts after an address.
+    pub(crate) fn after(&self, addr: u64) -> Option<&Range> {
+        let (mut at, mut found) = (self, None);
+        while let Some(node) = &at.0 {
+            let is_one = node.range.start > addr;
+            found = if is_one { Some(&node.range) } else { found };
+            at = if is_one { &node.below } else { &node.above };
+        }
+        found
     }
 
     /// Whether this very range is among them.

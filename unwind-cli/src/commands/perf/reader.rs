@@ -13,7 +13,7 @@ use crate::commands::perf::decompress::Decompressor;
 use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::event_desc::Descriptions;
 use crate::commands::perf::events::Events;
-use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
+use crate::commands::perf::header::{Feature, FileHeader, Section, Start, text_of_section};
 use crate::commands::perf::input::Input;
 use crate::commands::perf::pmu_caps;
 use crate::commands::perf::record_bytes::RecordBytes;
@@ -43,6 +43,8 @@ pub(crate) struct PerfReader {
     decompressor: Option<Decompressor>,
     /// What a record of pipe form has said of [`branch_entries`](Self::branch_entries).
     told_branch_entries: Option<u32>,
+    /// What a record of pipe form has said of the kernel's release.
+    told_release: Option<Untrusted>,
     progress: Option<Progress>,
     /// Where the progress was shown last.
     shown_at: u64,
@@ -88,6 +90,7 @@ impl PerfReader {
             payload: 0,
             decompressor: None,
             told_branch_entries: None,
+            told_release: None,
             progress: None,
             shown_at: 0,
         };
@@ -320,6 +323,8 @@ impl PerfReader {
                     name_events(&mut self.events, section, endian, false);
                 } else if feature == Some(Feature::CPU_PMU_CAPS.0.into()) {
                     self.told_branch_entries = pmu_caps::branches(section, endian);
+                } else if feature == Some(Feature::OSRELEASE.0.into()) {
+                    self.told_release = text_of_section(section, endian);
                 }
             }
             tool_record::EVENT_UPDATE => {

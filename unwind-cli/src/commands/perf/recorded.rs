@@ -3,14 +3,17 @@
 use std::convert::Infallible;
 
 use unwind_core::{
-    FrameContext, KeyedRange, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row,
+    Arch, FrameContext, KeyedRange, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row,
     RowKey, RowKeys, RowSource, SliceMemory, VirtAddr, WordSize,
 };
 use unwind_x86::{Ia32, Ia32Regs, SwitchingFunction, SwitchingFunctions, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::probed_returns::{ProbedReturns, is_probes};
+use crate::commands::perf::processes::Processes;
 use crate::commands::perf::ranges::Range;
+use crate::commands::perf::running_code::RunningCode;
+use crate::commands::stack::tables::with_mark;
 use crate::elf::error::Part;
 use crate::program_start::EntryPoints;
 
@@ -25,12 +28,15 @@ impl RowSource<X86_64> for RecordedTables<'_> {
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, X86_64Regs>,
-        _: &mut M,
+        mem: &mut M,
     ) -> Result<Option<Row>, sframe::Error> {
         let Some((range, addr)) = self.place(frame.lookup_addr()) else { return Ok(None) };
         match row_of_section(range, addr)? {
-            Some(row) => Ok(Some(row)),
-            None => Ok(row_of_call_frames(range, addr, WordSize::Eight)),
+            Some(row) => {
+                let row_of_all = || range.file.call_frame_row(addr, WordSize::Eight);
+                Ok(Some(with_mark(row, || row_of_all().ok().flatten())))
+            }
+            None => Ok(row_of_call_frames::<X86_64, _>(range, addr, frame, mem)),
         }
     }
 
@@ -56,10 +62,10 @@ impl RowSource<Ia32> for RecordedTables<'_> {
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, Ia32Regs>,
-        _: &mut M,
+        mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         let place = self.place(frame.lookup_addr());
-        Ok(place.and_then(|(range, addr)| row_of_call_frames(range, addr, WordSize::Four)))
+        Ok(place.and_then(|(range, addr)| row_of_call_frames::<Ia32, _>(range, addr, frame, mem)))
     }
 
     fn register_rules<M: Memory>(
@@ -126,8 +132,14 @@ impl SwitchingFunctions for RecordedSwitches<'_> {
 
 /// The row of a file's call frame information. Why there is none is told at the end of the
 /// walk.
-fn row_of_call_frames(range: &Range, addr: u64, word: WordSize) -> Option<Row> {
-    range.file.call_frame_row(addr, word).ok().flatten()
+fn row_of_call_frames<A: Arch, M: Memory>(
+    range: &Range,
+    addr: u64,
+    frame: &FrameContext<'_, A::Regs>,
+    mem: &mut M,
+) -> Option<Row> {
+    let bias = frame.lookup_addr().get().wrapping_sub(addr);
+    range.file.call_frame_row_in::<A, M>(bias, frame, mem)
 }
 
 /// The row of the `.sframe` of a file.
@@ -136,23 +148,36 @@ pub(crate) fn row_of_section(range: &Range, addr: u64) -> Result<Option<Row>, sf
     Ok(section.row(0, addr)?.map(|row| row.with_origin(Origin::Table)))
 }
 
-/// The copied stack, and the files, whose code does not change.
+/// The copied stack, the files, whose code does not change, and code that is in no file.
 pub(crate) struct SampleMemory<'s> {
     stack: SliceMemory<'s>,
     space: &'s Space,
+    running: &'s mut RunningCode,
 }
 
 impl<'s> SampleMemory<'s> {
     /// Of a sample with this copy of the stack from the stack pointer `sp` on.
-    pub(crate) const fn new(sp: u64, stack: &'s [u8], space: &'s Space) -> Self {
-        Self { stack: SliceMemory::new(VirtAddr::new(sp), stack), space }
+    pub(crate) const fn new(
+        sp: u64,
+        stack: &'s [u8],
+        space: &'s Space,
+        running: &'s mut RunningCode,
+    ) -> Self {
+        Self { stack: SliceMemory::new(VirtAddr::new(sp), stack), space, running }
     }
 
-    /// Fills `buf` from a file that is mapped at `addr`.
+    /// Fills `buf` with what is mapped at `addr`.
     #[cold]
-    fn read_file(&self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+    fn read_code(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
         let range = self.space.find(addr.get()).ok_or(ReadError::Invalid)?;
+        if range.executable && (range.file.is_jit() || !range.file.has_code()) {
+            return match self.space.processes {
+                _ if range.file.read_jit(addr.get(), buf) => Ok(()),
+                Processes::Running => self.running.read(self.space, addr.get(), buf),
+                _ => Err(ReadError::Invalid),
+            };
+        }
         if addr.get().checked_add(len).is_none_or(|end| end > range.end) {
             return Err(ReadError::Invalid);
         }
@@ -161,24 +186,24 @@ impl<'s> SampleMemory<'s> {
         file.read_into(Part::Memory, at, buf).map_err(|_| ReadError::Invalid)
     }
 
-    fn word_of_file<const N: usize>(&self, addr: VirtAddr) -> Result<[u8; N], ReadError> {
+    fn word_of_code<const N: usize>(&mut self, addr: VirtAddr) -> Result<[u8; N], ReadError> {
         let mut word = [0; N];
-        self.read_file(addr, &mut word)?;
+        self.read_code(addr, &mut word)?;
         Ok(word)
     }
 }
 
 impl Memory for SampleMemory<'_> {
     fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        self.stack.read(addr, buf).or_else(|_| self.read_file(addr, buf))
+        self.stack.read(addr, buf).or_else(|_| self.read_code(addr, buf))
     }
 
     fn read_u32(&mut self, addr: VirtAddr) -> Result<u32, ReadError> {
-        self.stack.read_u32(addr).or_else(|_| self.word_of_file(addr).map(u32::from_le_bytes))
+        self.stack.read_u32(addr).or_else(|_| self.word_of_code(addr).map(u32::from_le_bytes))
     }
 
     fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
-        self.stack.read_u64(addr).or_else(|_| self.word_of_file(addr).map(u64::from_le_bytes))
+        self.stack.read_u64(addr).or_else(|_| self.word_of_code(addr).map(u64::from_le_bytes))
     }
 
     fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {

@@ -15,8 +15,10 @@ use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::text::{Style, TextPrinter};
+use crate::commands::report::reading::{told, unfinished};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
+use crate::notices;
 
 /// Print the samples of a perf.data file, their call chains made whole.
 ///
@@ -113,8 +115,8 @@ with the walk, and each frame says from where it is known: [sampled], [lbr], [st
 [walk], [lbr+walk], [stitched+walk].
 Samples come in the order in which they become whole. Functions are those of the mapped
 files, whose build ids must be those of the recording where it has them, else their
-inodes; those of the kernel are /proc/kallsyms', if its build id is that of the
-recording. The callers in a walked stack are shown by the last byte of their call.
+inodes; files that are gone are those that were kept by build id (~/.debug); those of the
+kernel are /proc/kallsyms', if its build id is that of the recording, or kept likewise. The callers in a walked stack are shown by the last byte of their call.
 
 JSON (its JSON Schema: docs/schema/script.json), a line each:
   {\"type\": \"recording\", \"schema\": 1, \"file\"}
@@ -162,6 +164,9 @@ pub(crate) fn run(args: &ScriptArgs) -> Result<(), Failure> {
     if !io::stdout().is_terminal() {
         reader.show_progress(&args.file);
     }
+    if told(&mut reader).is_ok_and(|told| told.is_some_and(|told| told.is_unfinished)) {
+        notices::add(unfinished(&args.file));
+    }
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let summary = args.print(&mut reader, &args.file, true, out).map_err(Failure::output)?;
     if args.stats {
@@ -190,17 +195,16 @@ impl ScriptArgs {
             stitch_lbr: self.stitch_lbr,
         };
         // A recording whose sections cannot be read says nothing of its time.
-        let moment = Origin::read(reader).ok().and_then(|origin| origin.moment);
+        let origin = Origin::read(reader).unwrap_or_default();
         let build_ids = reader.build_ids();
         let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
         let call_stacks = match self.layout {
             Layout::Perf6_1 => call_stacks.starting_at_last_call(),
             Layout::Perf7_2 => call_stacks,
         };
-        let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
-        let names = Names::new(kernel_id, self.layout);
+        let names = Names::new(origin.kernel(&build_ids), self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };
-        let files = RecordedFiles::new(build_ids).recorded_at(moment);
+        let files = RecordedFiles::new(build_ids).of_origin(&origin);
         let summary = if self.json {
             let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
             let (mut printer, ended) = print(reader, options, files, call_stacks, printer);

@@ -254,6 +254,7 @@ impl<P: Printer> Sink for ShownSink<'_, '_, P> {
 
     fn tool_record(&mut self, reader: &mut PerfReader) -> Result<(), PerfError> {
         self.call_stacks.learn_depth(reader.told_branch_entries());
+        self.spaces.learn_release(reader.told_release());
         Ok(())
     }
 

@@ -76,6 +76,7 @@ const fn name_of_end(code: u8) -> &'static str {
         44 => "bad-rule",
         45 => "unknown-trampoline",
         46 => "return-probe",
+        47 => "caller-beside-zero",
         _ => "other",
     }
 }

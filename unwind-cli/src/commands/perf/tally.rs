@@ -22,7 +22,14 @@ pub(crate) struct Tally {
     pub(crate) damaged: u64,
     /// The samples that are not complete, if they are to be kept.
     pub(crate) marks: Option<Vec<Mark>>,
+    /// Samples whose user part did not come.
+    pub(crate) unmatched: u64,
+    /// The same of each event, if there are several.
+    pub(crate) events: Vec<Tally>,
 }
+
+/// Why a sample is marked whose user part did not come.
+pub(crate) const UNMATCHED: &str = "unmatched";
 
 /// Which sample is not complete, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +46,11 @@ impl Tally {
         Self { marks: Some(Vec::new()), ..Self::default() }
     }
 
+    /// The same that counts each of this number of events, too.
+    pub(crate) fn of_events(self, count: usize) -> Self {
+        Self { events: vec![Self::default(); count], ..self }
+    }
+
     /// Counts a sample. `is_cut` says that its chain is longer than a record can be.
     pub(crate) fn count(
         &mut self,
@@ -47,6 +59,9 @@ impl Tally {
         walked: Option<&WalkedStack>,
         is_cut: bool,
     ) {
+        if let Some(of_event) = self.events.get_mut(held.event) {
+            of_event.count(held, attr, walked, is_cut);
+        }
         let reason = match walked {
             Some(_) if is_cut => Some("record-limit"),
             Some(walked) => walked.incomplete(),
@@ -56,7 +71,9 @@ impl Tally {
                 match state {
                     Some(Ok(None)) => return self.kernel_only = self.kernel_only.saturating_add(1),
                     Some(Ok(Some(_))) => Some("not-walked"),
-                    Some(Err(_)) | None => return self.count_damaged(),
+                    Some(Err(_)) | None => {
+                        return self.damaged = self.damaged.saturating_add(1);
+                    }
                 }
             }
         };
@@ -73,9 +90,15 @@ impl Tally {
     /// Counts a sample that has no stack to walk: the kernel has walked it. Those whose user
     /// part did not come are the merge's to count.
     pub(crate) fn count_kernels(&mut self, held: &Held, outcome: &Outcome) {
+        if let Some(of_event) = self.events.get_mut(held.event) {
+            of_event.count_kernels(held, outcome);
+        }
         match outcome {
             Outcome::Merged(_) => self.unchecked = self.unchecked.saturating_add(1),
-            Outcome::Unmatched { .. } => self.mark(held, "unmatched"),
+            Outcome::Unmatched { .. } => {
+                self.unmatched = self.unmatched.saturating_add(1);
+                self.mark(held, UNMATCHED);
+            }
             Outcome::Inline if held.has_user_part() => {
                 self.unchecked = self.unchecked.saturating_add(1);
             }
@@ -89,7 +112,10 @@ impl Tally {
         }
     }
 
-    pub(crate) fn count_damaged(&mut self) {
+    pub(crate) fn count_damaged(&mut self, held: &Held) {
+        if let Some(of_event) = self.events.get_mut(held.event) {
+            of_event.count_damaged(held);
+        }
         self.damaged = self.damaged.saturating_add(1);
     }
 

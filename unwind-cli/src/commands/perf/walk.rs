@@ -8,17 +8,18 @@ use unwind_core::{
 };
 use unwind_perf::record::{Callchain, UserAbi, UserState};
 use unwind_x86::{
-    Ia32, InstructionAnalysis, SignalTrampolines, StackSwitches, UnrecordedPushes, X86_64,
+    Ia32, InstructionAnalysis, LinkageEntries, SignalTrampolines, StackSwitches, UnrecordedPushes,
+    X86_64,
 };
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
-use crate::commands::perf::generated_code::GeneratedCode;
+use crate::commands::perf::generated_code::V8Returns;
 use crate::commands::perf::probed_returns::ProbedReturns;
 use crate::commands::perf::recorded::{
     Code, RecordedKeys, RecordedSwitches, RecordedTables, SampleMemory,
 };
-use crate::commands::perf::rowless::{Remembered, RowlessPlaces};
+use crate::commands::perf::running_code::{KnownProofs, ProvenRows, RunningCode};
 use crate::commands::perf::stack_end::{STACK_COPY_TOO_SHORT, why_ended};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{ia32_arch, ia32_registers, low_half, x86_64_registers};
@@ -108,7 +109,10 @@ pub(crate) struct SampleWalker {
     frame_pointers: FramePointerRows,
     /// Rows of tables, whichever processes map them.
     rows: Box<RowCache<SAMPLE_ROWS>>,
-    rowless: RowlessPlaces,
+    /// Code of which there are no files.
+    running: RunningCode,
+    /// What that proves.
+    proofs: KnownProofs,
     /// The stack that it walked last.
     trace: Box<Trace<[PackedFrame; TRACE]>>,
 }
@@ -118,7 +122,8 @@ impl SampleWalker {
         Self {
             frame_pointers,
             rows: Box::default(),
-            rowless: RowlessPlaces::new(),
+            running: RunningCode::default(),
+            proofs: KnownProofs::default(),
             trace: Box::default(),
         }
     }
@@ -132,6 +137,7 @@ impl SampleWalker {
         space: &Space,
     ) -> WalkedStack {
         let Some(regs) = UserRegisters::of_sample(state) else { return no_start() };
+        self.running.forget_old();
         match state.abi {
             UserAbi::Bits64 => self.walk_x86_64(&regs, state, chain, space),
             UserAbi::Bits32 => self.walk_ia32(&regs, state, space),
@@ -154,15 +160,19 @@ impl SampleWalker {
         let returns = &ProbedReturns::new(chain, state, (sp, regs.rbp), space);
         let regs = x86_64_registers(regs);
         let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
-        let source = RowSource::<X86_64>::or(RecordedTables { space }, SignalTrampolines);
-        let source = Remembered { source, keys, places: &mut self.rowless };
+        let tables = LinkageEntries::new(RecordedTables { space });
+        let source = RowSource::<X86_64>::or(tables, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, ProgramStart { files: space });
+        let source = RowSource::<X86_64>::or(source, V8Returns { space });
+        let proven = ProvenRows { space, known: &mut self.proofs };
+        let source = RowSource::<X86_64>::or(source, proven);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
-        let fallback = GeneratedCode { space, frame_pointers: self.frame_pointers };
-        let walker = Walker::new(arch, source).cache_by_key(rows, keys).fallback(fallback);
+        let walker = Walker::new(arch, source).cache_by_key(rows, keys);
+        let walker = walker.fallback(self.frame_pointers);
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        SampleWalk { walker, regs, sp, state, space }.trace(&mut self.trace)
+        SampleWalk { walker, regs, sp, state, space, running: &mut self.running }
+            .trace(&mut self.trace)
     }
 
     fn walk_ia32(
@@ -173,16 +183,19 @@ impl SampleWalker {
     ) -> WalkedStack {
         let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
         let (arch, sp) = (ia32_arch(regs), low_half(regs.rsp).into());
-        let source = RowSource::<Ia32>::or(RecordedTables { space }, SignalTrampolines);
-        let source = Remembered { source, keys, places: &mut self.rowless };
+        let tables = LinkageEntries::new(RecordedTables { space });
+        let source = RowSource::<Ia32>::or(tables, SignalTrampolines);
         let source = RowSource::<Ia32>::or(source, ProgramStart { files: space });
+        let proven = ProvenRows { space, known: &mut self.proofs };
+        let source = RowSource::<Ia32>::or(source, proven);
         let source = UnrecordedPushes::new(RowSource::<Ia32>::or(source, InstructionAnalysis));
         let walker =
             Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
         let regs = ia32_registers(regs);
-        SampleWalk { walker, regs, sp, state, space }.trace(&mut self.trace)
+        SampleWalk { walker, regs, sp, state, space, running: &mut self.running }
+            .trace(&mut self.trace)
     }
 }
 
@@ -214,6 +227,7 @@ struct SampleWalk<'s, A: Arch, S, F, C> {
     sp: u64,
     state: &'s UserState<'s>,
     space: &'s Space,
+    running: &'s mut RunningCode,
 }
 
 impl<'s, A, S, F, C> SampleWalk<'s, A, S, F, C>
@@ -227,7 +241,9 @@ where
 {
     /// Walks into `trace`, which takes a part of the time of a walk frame by frame.
     fn trace(mut self, trace: &mut Trace<[PackedFrame; TRACE]>) -> WalkedStack {
-        self.walker.trace(self.regs, &mut self.memory(), trace);
+        let Self { regs, sp, state, space, .. } = self;
+        let mut memory = SampleMemory::new(sp, state.stack, space, self.running);
+        self.walker.trace(regs, &mut memory, trace);
         if let Some(End::Table(_)) = trace.end() {
             // A trace has no room for what is wrong with the table.
             return self.collect();
@@ -238,15 +254,12 @@ where
 
     /// Walks frame by frame.
     fn collect(mut self) -> WalkedStack {
-        let mut memory = self.memory();
-        let mut walked = self.walker.frames(self.regs, &mut memory);
+        let Self { regs, sp, state, space, .. } = self;
+        let mut memory = SampleMemory::new(sp, state.stack, space, self.running);
+        let mut walked = self.walker.frames(regs, &mut memory);
         let frames = walked.by_ref().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
         let (frames, end) = (frames.collect(), walked.end());
         self.finish(frames, end)
-    }
-
-    fn memory(&self) -> SampleMemory<'s> {
-        SampleMemory::new(self.sp, self.state.stack, self.space)
     }
 
     /// A stack of these frames, with why there are no more.
@@ -357,18 +370,21 @@ mod tests {
 
     /// The same walk as that of [`SampleWalker`], of each frame by its table.
     fn plain(state: &UserState<'_>, space: &Space) -> WalkedStack {
+        let running = &mut RunningCode::default();
         let regs = UserRegisters::of_sample(state).unwrap();
         let (arch, sp) = (address_width(&regs), regs.rsp);
         let source =
             RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { files: space });
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
+        let source = RowSource::<X86_64>::or(source, V8Returns { space });
+        let known = &mut KnownProofs::default();
+        let source = RowSource::<X86_64>::or(source, ProvenRows { space, known });
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
-        let fallback = GeneratedCode { space, frame_pointers: FRAME_POINTERS };
-        let walker = Walker::new(arch, source).fallback(fallback);
+        let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        SampleWalk { walker, regs: x86_64_registers(&regs), sp, state, space }.collect()
+        SampleWalk { walker, regs: x86_64_registers(&regs), sp, state, space, running }.collect()
     }
 
     /// The space after a file that is nowhere was mapped over the code at `pc`.

@@ -3,11 +3,15 @@
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, ReadFormat, SampleType};
 
-use crate::commands::record::sampling::{Sampling, UserStacks, Whom};
+use crate::commands::record::requested::{Requested, TracepointError};
+use crate::commands::record::sampling::{Often, Sampling, UserStacks, Whom};
 
 /// The general registers and rip, by the kernel's numbers. Each one takes the time that half a KiB of
 /// stack does.
 const REGISTERS: u64 = 0xff_01ff;
+
+/// The type of tracepoints.
+const TRACEPOINT: u32 = 2;
 
 /// Cycles of the CPU, and the clock where there are none to be had.
 pub(crate) const EVENTS: [(u32, u64); 2] = [(0, 0), CPU_CLOCK];
@@ -40,7 +44,6 @@ pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr
     (attr.kind, attr.config) = (kind, config);
     // The length with the last field that is used here: older kernels take it, too.
     attr.size = 112;
-    attr.sample_period = sampling.rate.into();
     attr.sample_type = SampleType::IP
         | SampleType::TID
         | SampleType::TIME
@@ -48,19 +51,19 @@ pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr
         | SampleType::PERIOD
         | SampleType::CALLCHAIN;
     attr.read_format = COUNTS;
-    if sampling.off_cpu {
+    if sampling.off_cpu || sampling.events.len() > 1 {
         attr.sample_type |= SampleType::IDENTIFIER;
     }
     // That of the wall is told beside it, and compilers of running programs use it, too.
     attr.clockid = libc::CLOCK_MONOTONIC;
     attr.flags = SIDE_BAND
         | AttrFlags::USE_CLOCKID
-        | AttrFlags::FREQ
         | AttrFlags::INHERIT
         | AttrFlags::SAMPLE_ID_ALL
         | AttrFlags::EXCLUDE_HV
         | AttrFlags::EXCLUDE_GUEST
         | AttrFlags::WATERMARK;
+    set_often(&mut attr, sampling.often);
     attr.flags.set(AttrFlags::CONTEXT_SWITCH, sampling.off_cpu);
     if matches!(sampling.whom, Whom::Command(_)) {
         attr.flags |= AttrFlags::DISABLED | AttrFlags::ENABLE_ON_EXEC;
@@ -77,6 +80,40 @@ pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr
         }
     }
     attr
+}
+
+/// Has samples be taken so often. Of a tracepoint each hit is one, unless it is said how many make one.
+fn set_often(attr: &mut EventAttr, often: Often) {
+    attr.flags.remove(AttrFlags::FREQ);
+    attr.sample_period = match often {
+        Often::Each(count) => {
+            // With it software events take a sample each time, and say how much was counted.
+            attr.sample_type.remove(SampleType::PERIOD);
+            count
+        }
+        Often::Rate(_) if attr.kind == TRACEPOINT => 1,
+        Often::Rate(rate) => {
+            attr.flags |= AttrFlags::FREQ;
+            rate.into()
+        }
+    };
+}
+
+/// The attr of an event that was asked for, in other ways like one that the kernel takes.
+pub(crate) fn of_requested(
+    attr: &EventAttr,
+    requested: &Requested,
+    often: Often,
+) -> Result<EventAttr, TracepointError> {
+    let mut attr = *attr;
+    (attr.kind, attr.config) = requested.numbers()?;
+    set_often(&mut attr, often);
+    // What it is limited to takes the place of what goes without saying.
+    if requested.modes.intersects(AttrFlags::EXCLUDE_HOST | AttrFlags::EXCLUDE_GUEST) {
+        attr.flags.remove(AttrFlags::EXCLUDE_GUEST);
+    }
+    attr.flags |= requested.modes;
+    Ok(attr)
 }
 
 /// The bytes of a copy that the kernel takes: a multiple of eight.

@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use unwind_perf::record::Endian;
 
+use crate::commands::perf::header::Feature;
 use crate::commands::perf::tool_record;
+use crate::commands::record::record_file::RecordFile;
 
 /// How many bytes of records are compressed at a time. What comes of them has to fit a record.
 const CHUNK: usize = 60 << 10;
@@ -17,19 +19,16 @@ pub(super) struct RecordsWriter<W> {
     out: W,
     is_compressing: bool,
     pending: Vec<u8>,
-    /// How many bytes the file has of them.
-    written: u64,
 }
 
 impl<W: Write> RecordsWriter<W> {
     pub(super) const fn new(out: W, is_compressing: bool) -> Self {
-        Self { out, is_compressing, pending: Vec::new(), written: 0 }
+        Self { out, is_compressing, pending: Vec::new() }
     }
 
-    /// Writes what waits. Returns how many bytes the file has of all records.
-    pub(super) fn finish(&mut self) -> io::Result<u64> {
-        self.write_pending()?;
-        Ok(self.written)
+    /// Writes what waits.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.write_pending()
     }
 
     fn write_pending(&mut self) -> io::Result<()> {
@@ -44,26 +43,32 @@ impl<W: Write> RecordsWriter<W> {
             Some(size) => {
                 let [kind, _] = tool_record::COMPRESSED;
                 let endian = Endian::Little;
-                self.store(&endian.bytes_of_u32(kind.0))?;
-                self.store(&[0, 0])?;
-                self.store(&size.to_le_bytes())?;
-                self.store(&frame)
+                self.out.write_all(&endian.bytes_of_u32(kind.0))?;
+                self.out.write_all(&[0, 0])?;
+                self.out.write_all(&size.to_le_bytes())?;
+                self.out.write_all(&frame)
             }
-            None => self.store(&pending),
+            None => self.out.write_all(&pending),
         }
     }
+}
 
-    fn store(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        self.written = self.written.saturating_add(len);
-        self.out.write_all(bytes)
+impl RecordsWriter<&mut RecordFile> {
+    pub(super) const fn file(&self) -> &RecordFile {
+        self.out
+    }
+
+    /// Makes what was written readable, with this section after it.
+    pub(super) fn checkpoint(&mut self, last: &[(Feature, Vec<u8>)]) -> io::Result<()> {
+        self.write_pending()?;
+        self.out.checkpoint(last)
     }
 }
 
 impl<W: Write> Write for RecordsWriter<W> {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         if !self.is_compressing {
-            self.store(record)?;
+            self.out.write_all(record)?;
             return Ok(record.len());
         }
         if self.pending.len().saturating_add(record.len()) > CHUNK {

@@ -1,5 +1,6 @@
 //! The thread that empties the rings.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use unwind_perf::record::{Attr, Endian, Record, RecordType};
 use crate::clock::nanoseconds;
 use crate::commands::perf::stream::StreamWriter;
 use crate::commands::record::copy_size::CopySize;
-use crate::commands::record::drained::{Drained, SoFar};
-use crate::commands::record::engine::Engine;
+use crate::commands::record::drained::{Drained, OfEvent, SoFar};
+use crate::commands::record::engine::{Engine, StoredRecord};
 use crate::commands::record::parts::Parts;
 use crate::commands::record::stream::round;
 use crate::commands::record::subject::Subject;
@@ -75,6 +76,8 @@ pub(crate) struct Drain {
     pub(crate) so_far: SoFar,
     /// How many bytes were handed on last.
     pub(crate) chunk_len: usize,
+    /// The places of events by the ids of their copies, where there are several.
+    pub(crate) places: HashMap<u64, usize>,
 }
 
 impl Drain {
@@ -125,13 +128,21 @@ impl Drain {
         const CHUNK: usize = 1 << 20;
         // Room for what came last time, so that bytes are not moved where more come.
         let mut chunk = Vec::with_capacity(self.chunk_len);
-        let Self { attr, writer, parts, so_far, .. } = self;
+        let Self { attr, writer, parts, so_far, places, .. } = self;
         let found = engine.drain(&mut |record| {
             let start = chunk.len();
             if record.header().kind == RecordType::SAMPLE {
                 drained.written = drained.written.saturating_add(1);
+                let of_event = match places.is_empty() {
+                    true => None,
+                    false => place_of(record, places).and_then(|at| drained.events.get_mut(at)),
+                };
+                let mut unused = OfEvent::default();
+                let of_event = of_event.unwrap_or(&mut unused);
+                of_event.written = of_event.written.saturating_add(1);
                 if writer.is_full() {
                     drained.dropped = drained.dropped.saturating_add(1);
+                    of_event.dropped = of_event.dropped.saturating_add(1);
                     return;
                 }
                 push_trimmed(&mut chunk, record, attr);
@@ -155,6 +166,14 @@ impl Drain {
         writer.write(chunk);
         found.percent
     }
+}
+
+/// The place of the event of a sample, which begins with the id.
+fn place_of(record: &dyn StoredRecord, places: &HashMap<u64, usize>) -> Option<usize> {
+    const AFTER_HEADER: usize = 8;
+    let mut id = [0; 8];
+    record.copy(AFTER_HEADER, &mut id);
+    places.get(&u64::from_ne_bytes(id)).copied()
 }
 
 #[cfg(test)]

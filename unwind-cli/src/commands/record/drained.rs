@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::commands::record::engine::CpuTime;
+use crate::commands::record::requested::MOST;
 
 /// What came out of the rings so far. What is read from the stream is in it.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +32,15 @@ pub(crate) struct Drained {
     pub(crate) lost: Option<u64>,
     /// CPU time, if the kernel counts it.
     pub(crate) cpu_time: Option<CpuTime>,
+    /// The same of each event, where there are several.
+    pub(crate) events: [OfEvent; MOST],
+}
+
+/// What came out of the rings of one event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OfEvent {
+    pub(crate) written: u64,
+    pub(crate) dropped: u64,
 }
 
 impl Drained {
@@ -38,7 +48,13 @@ impl Drained {
     pub(crate) fn since(&self, before: &Self) -> Self {
         let lost = self.lost.map(|lost| lost.saturating_sub(before.lost.unwrap_or(0)));
         let cpu_time = self.cpu_time.map(|time| time.since(before.cpu_time.unwrap_or_default()));
+        let mut events = self.events;
+        for (now, before) in events.iter_mut().zip(before.events) {
+            now.written = now.written.saturating_sub(before.written);
+            now.dropped = now.dropped.saturating_sub(before.dropped);
+        }
         Self {
+            events,
             written: self.written.saturating_sub(before.written),
             dropped: self.dropped.saturating_sub(before.dropped),
             skipped_bytes: self.skipped_bytes.saturating_sub(before.skipped_bytes),

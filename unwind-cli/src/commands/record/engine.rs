@@ -7,6 +7,8 @@ use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::RecordHeader;
 use unwind_perf::ring::RingRecord;
 
+use crate::commands::record::requested::TracepointError;
+
 /// An event whose samples an engine takes.
 #[derive(Clone, Debug)]
 pub(crate) struct SampledEvent {
@@ -14,7 +16,7 @@ pub(crate) struct SampledEvent {
     /// The ids of its copies; none are needed where there is one event.
     pub(crate) ids: Vec<u64>,
     /// Its name, where it is not the one that the attr has.
-    pub(crate) name: Option<&'static str>,
+    pub(crate) name: Option<String>,
 }
 
 /// The name of the event whose samples are taken when a CPU switches away from a thread. A
@@ -124,6 +126,27 @@ pub(crate) enum EngineError {
         #[source]
         error: io::Error,
     },
+    /// An event that was asked for.
+    #[error("{name} cannot be recorded: {error}{}", event_advice(error, *is_of_hardware))]
+    Event {
+        name: String,
+        is_of_hardware: bool,
+        #[source]
+        error: io::Error,
+    },
+    /// A tracepoint that was asked for.
+    #[error(transparent)]
+    Tracepoint(#[from] TracepointError),
+    /// The kernel does not take the filter.
+    #[error(
+        "{name}: the kernel does not take the filter: {error}; its fields are in the file `format` \
+         of the event in tracefs"
+    )]
+    Filter {
+        name: String,
+        #[source]
+        error: io::Error,
+    },
     /// A thread's switches cannot be sampled.
     #[error(
         "--off-cpu needs samples of the kernel: root, the capability CAP_PERFMON, or for \
@@ -143,6 +166,17 @@ pub(crate) enum EngineError {
         #[source]
         error: io::Error,
     },
+}
+
+/// What to do about an event that was asked for.
+fn event_advice(error: &io::Error, is_of_hardware: bool) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) if is_of_hardware => {
+            "; this machine has no such counter of the CPU, as virtual machines often have none, or not \
+             with these modes; `-e cpu-clock` takes samples by a timer"
+        }
+        _ => advice(error),
+    }
 }
 
 /// What to do about it.

@@ -1,19 +1,28 @@
 //! What there is to say of processes that were there before they were sampled.
 
+use std::collections::HashMap;
 use std::fs;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 
 use unwind_perf::record::{
     Comm, Encode, Endian, EventFormat, MappedId, Mapping, Misc, SampleId, Task,
 };
 
-use crate::target::maps::{self, Backing};
+use crate::mapped_file::ProcessFiles;
+use crate::target::maps::{self, Backing, FileId, MappedFile};
+use crate::target::remapped_text;
 use crate::untrusted::plain;
+
+/// The longest build id that a record has room for.
+const MAX_ID: usize = 20;
 
 /// Writes records of processes to the end of `out`, as the kernel would have.
 pub(crate) struct Existing<'o> {
     pub(crate) format: EventFormat,
     pub(crate) out: &'o mut Vec<u8>,
+    /// The build ids of files that were asked for theirs, or that they have none.
+    pub(crate) build_ids: HashMap<FileId, Option<Vec<u8>>>,
 }
 
 impl Existing<'_> {
@@ -31,7 +40,9 @@ impl Existing<'_> {
         }
         let task = Task { pid, tid: pid };
         let text = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
-        for mapped in maps::parse(&text).iter().filter(|mapped| mapped.executable) {
+        let mappings = maps::parse(&text);
+        let files = ProcessFiles::of(process);
+        for mapped in mappings.iter().filter(|mapped| mapped.executable) {
             let name = match &mapped.backing {
                 Backing::File(file) => file.path.as_os_str().as_bytes(),
                 Backing::Vdso => b"[vdso]",
@@ -40,12 +51,20 @@ impl Existing<'_> {
             };
             let mut mapping = Mapping::of_code(task, mapped.range.clone(), name);
             (mapping.offset, mapping.sample_id) = (mapped.offset, before(task));
-            if let Backing::File(file) = &mapped.backing
-                && let Some(id) = file.id
-            {
-                let (major, minor, inode) = (id.major, id.minor, id.inode);
-                mapping.id = MappedId::Inode { major, minor, inode, generation: 0 };
+            let build_id;
+            if let Backing::File(file) = &mapped.backing {
+                build_id = self.build_id(&files, &mapped.range, file);
+                mapping.id = id_of(file, build_id.as_deref());
             }
+            self.put(&mapping);
+        }
+        // It takes the place of the memory that it is in.
+        for text in remapped_text(process, &mappings) {
+            let name = text.file.path.as_os_str().as_bytes();
+            let mut mapping = Mapping::of_code(task, text.range.clone(), name);
+            (mapping.offset, mapping.sample_id) = (text.offset, before(task));
+            let build_id = self.build_id(&files, &text.range, &text.file);
+            mapping.id = id_of(&text.file, build_id.as_deref());
             self.put(&mapping);
         }
     }
@@ -75,9 +94,32 @@ impl Existing<'_> {
         }
     }
 
+    /// The build id of a file that a process maps.
+    fn build_id(
+        &mut self,
+        files: &ProcessFiles,
+        range: &Range<u64>,
+        file: &MappedFile,
+    ) -> Option<Vec<u8>> {
+        let found = || files.open(range, file).ok()?.build_id();
+        self.build_ids.entry(file.id?).or_insert_with(found).clone()
+    }
+
     fn put(&mut self, record: &impl Encode) {
         // A name that is too long for a record is left out.
         let _ = record.encode(self.format, Endian::Little, self.out);
+    }
+}
+
+/// What tells a file from others: its build id, as the kernel tells it of what is mapped later.
+fn id_of<'a>(file: &MappedFile, build_id: Option<&'a [u8]>) -> MappedId<'a> {
+    let number = |id: FileId| {
+        let (major, minor, inode) = (id.major, id.minor, id.inode);
+        MappedId::Inode { major, minor, inode, generation: 0 }
+    };
+    match build_id {
+        Some(id) if (1..=MAX_ID).contains(&id.len()) => MappedId::BuildId(id),
+        _ => file.id.map_or(MappedId::Unknown, number),
     }
 }
 

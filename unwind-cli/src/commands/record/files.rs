@@ -52,7 +52,13 @@ impl Files {
             Some(_) => with(&self.path, &format!(".{}", DateTime::<Utc>::from(time).format(STAMP))),
         };
         let at = if self.limit.is_some() { with(&path, PART) } else { path.clone() };
-        let file = File::options().write(true).create(true).truncate(false).open(&at)?;
+        let mut options = File::options();
+        // Others know when a file will be begun: a link that stands under its name leads elsewhere.
+        match self.limit {
+            Some(_) => options.create_new(true),
+            None => options.create(true).truncate(false),
+        };
+        let file = options.write(true).open(&at)?;
         Ok(OpenFile { file, at, path })
     }
 
@@ -157,5 +163,18 @@ mod tests {
         let OpenFile { at, path, .. } =
             Files { limit: None, ..files }.begin(SystemTime::UNIX_EPOCH).unwrap();
         assert!(at == path && at.ends_with("a"));
+    }
+    #[test]
+    fn n6_a_link_under_the_name_of_a_part_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, b"whole").unwrap();
+        let files = Files { path: folder.path().join("a"), limit: Some(1) };
+        let OpenFile { at, .. } = files.begin(SystemTime::UNIX_EPOCH).unwrap();
+        fs::remove_file(&at).unwrap();
+        std::os::unix::fs::symlink(&victim, &at).unwrap();
+        let error = files.begin(SystemTime::UNIX_EPOCH).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&victim).unwrap(), b"whole");
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::{self, Display};
 use serde::{Deserialize, Serialize};
 
 use crate::commands::perf::tally::Tally;
-use crate::commands::record::drained::Drained;
+use crate::commands::record::drained::{Drained, OfEvent};
 use crate::commands::record::engine::CpuTime;
 use crate::commands::record::off_cpu::OffCpu;
 use crate::commands::record::told::{Throttled, Told};
@@ -52,6 +52,58 @@ pub(crate) struct Ledger {
     /// Waits, of a recording with these; their samples are in the classes like all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) off_cpu: Option<OffCpu>,
+    /// The classes by event, if there are several: their sums are those of the whole, but for what
+    /// was lost, of which no event can be told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<EventLedger>,
+}
+
+/// What became of the samples of one event, as [`Ledger`] has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EventLedger {
+    /// Its name, as it is shown.
+    pub(crate) event: String,
+    pub(crate) written: u64,
+    pub(crate) complete: u64,
+    pub(crate) incomplete: BTreeMap<String, u64>,
+    pub(crate) kernel_only: u64,
+    pub(crate) unmatched: u64,
+    pub(crate) unchecked: u64,
+    pub(crate) damaged: u64,
+    pub(crate) dropped: u64,
+}
+
+impl EventLedger {
+    /// That of one event alone.
+    fn alone(&self) -> Ledger {
+        let Self { event: _, incomplete, .. } = self;
+        Ledger {
+            written: self.written,
+            complete: self.complete,
+            incomplete: incomplete.clone(),
+            kernel_only: self.kernel_only,
+            unmatched: self.unmatched,
+            unchecked: self.unchecked,
+            damaged: self.damaged,
+            dropped: self.dropped,
+            ..Ledger::new()
+        }
+    }
+
+    /// That of an event of this name.
+    pub(crate) fn named(event: String, of_event: Ledger) -> Self {
+        Self {
+            event,
+            written: of_event.written,
+            complete: of_event.complete,
+            incomplete: of_event.incomplete,
+            kernel_only: of_event.kernel_only,
+            unmatched: of_event.unmatched,
+            unchecked: of_event.unchecked,
+            damaged: of_event.damaged,
+            dropped: of_event.dropped,
+        }
+    }
 }
 
 /// The CPU time of all that was recorded, by the kernel's count.
@@ -83,8 +135,7 @@ impl Ledger {
     /// That of samples that came out of the rings, of which the tally counts those whose stacks
     /// were walked.
     pub(crate) fn of(drained: Drained, tally: &Tally, unmatched: u64, told: &Told) -> Self {
-        let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel, cpu_time: _ } =
-            drained;
+        let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel, .. } = drained;
         let incomplete = tally.incomplete.iter();
         Self {
             written,
@@ -123,8 +174,57 @@ impl Ledger {
         self
     }
 
+    /// The same with the classes of each event of these names, if there are several. Of a recording that
+    /// is not at its end all that is in a class counts as written.
+    pub(crate) fn with_events(
+        mut self,
+        names: &[String],
+        drained: Option<&Drained>,
+        tally: &Tally,
+    ) -> Self {
+        for (at, (name, tally)) in names.iter().zip(&tally.events).enumerate() {
+            let of_event = drained.and_then(|drained| drained.events.get(at)).copied();
+            let OfEvent { written, dropped } = of_event.unwrap_or_default();
+            let out = Drained { written, dropped, ..Drained::default() };
+            let alone = Self::of(out, tally, tally.unmatched, &Told::new(0));
+            let classified = alone.classified();
+            let written = if drained.is_some() { written } else { classified };
+            let alone = EventLedger::named(name.clone(), Self { written, ..alone });
+            match self.events.iter_mut().find(|event| event.event == alone.event) {
+                Some(event) => {
+                    let sum = event.alone().with(&alone.alone());
+                    *event = EventLedger::named(alone.event, sum);
+                }
+                None => self.events.push(alone),
+            }
+        }
+        self
+    }
+
+    /// That of an event by its name, if there are several.
+    pub(crate) fn of_event(&self, name: impl Display) -> Option<Self> {
+        let name = name.to_string();
+        self.events.iter().find(|of_event| of_event.event == name).map(EventLedger::alone)
+    }
+
+    /// The classes by event, of both.
+    fn events_with(&self, other: &Self) -> Vec<EventLedger> {
+        let mut events = self.events.clone();
+        for of_event in &other.events {
+            match events.iter_mut().find(|event| event.event == of_event.event) {
+                Some(event) => {
+                    let sum = event.alone().with(&of_event.alone());
+                    *event = EventLedger::named(of_event.event.clone(), sum);
+                }
+                None => events.push(of_event.clone()),
+            }
+        }
+        events
+    }
+
     /// The sum of two ledgers. What one of them does not have the sum has not.
     pub(crate) fn with(self, other: &Self) -> Self {
+        let events = self.events_with(other);
         let mut incomplete = self.incomplete;
         for (reason, count) in &other.incomplete {
             let sum = incomplete.entry(reason.clone()).or_default();
@@ -156,6 +256,7 @@ impl Ledger {
                 (Some(a), Some(b)) => Some(a.with(b)),
                 (one, None) | (None, one) => one,
             },
+            events,
         }
     }
 
@@ -228,6 +329,7 @@ impl Ledger {
                 "{written} samples were written, and {classified} are in its classes"
             )));
         }
+        self.check_events()?;
         match self.lost_by_kernel {
             Some(counted) if counted != self.lost || self.lost_told > counted => {
                 Err(LedgerError(format!(
@@ -240,6 +342,32 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// Whether each sample is of one event, in the same class.
+    fn check_events(&self) -> Result<(), LedgerError> {
+        if self.events.is_empty() {
+            return Ok(());
+        }
+        let mut sum = Self::new();
+        for of_event in &self.events {
+            let alone = of_event.alone();
+            let (name, classified) = (&of_event.event, alone.classified());
+            if classified != alone.written {
+                return Err(LedgerError(format!(
+                    "{} samples of {name} were written, and {classified} are in its classes",
+                    alone.written
+                )));
+            }
+            sum = sum.with(&alone);
+        }
+        let whole = EventLedger::named(String::new(), self.clone());
+        if EventLedger::named(String::new(), sum) != whole {
+            return Err(LedgerError("those of its events are not those of the whole".to_owned()));
+        }
+        Ok(())
+    }
+}
+
 /// Lines for people.
 impl Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,7 +375,7 @@ impl Display for Ledger {
         let samples = counted(all, "sample", "samples");
         match all {
             0 => writeln!(f, "{samples}: nothing that was recorded has run for long enough")?,
-            _ => writeln!(f, "{samples} written by the kernel or lost:")?,
+            _ => writeln!(f, "{samples}:")?,
         }
         let mut line = |count: u64, what: &str| {
             let share = share(count, all);
@@ -263,6 +391,9 @@ impl Display for Ledger {
         line(self.damaged, "damaged")?;
         line(self.dropped, "dropped for want of time")?;
         line(self.lost, "lost in a ring (records of any kind)")?;
+        for of_event in &self.events {
+            writeln!(f, "of these, {}: {}", of_event.event, of_event.alone().summary())?;
+        }
         if self.skipped_bytes > 0 {
             let bytes = counted(self.skipped_bytes, "byte", "bytes");
             writeln!(f, "  {bytes} of the rings were no records")?;
@@ -382,7 +513,7 @@ mod tests {
     #[test]
     fn d14_the_text_has_each_class_with_its_share() {
         let text = ledger().to_string();
-        for line in ["30 samples written", "1    3.3 % complete", "3   10.0 % incomplete: no-row"] {
+        for line in ["30 samples", "1    3.3 % complete", "3   10.0 % incomplete: no-row"] {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert_eq!(

@@ -8,12 +8,15 @@ pub(crate) mod drained;
 pub(crate) mod engine;
 mod existing;
 mod files;
+mod keeper;
 pub(crate) mod ledger;
 mod off_cpu;
 mod parts;
 pub(crate) mod perf_engine;
 mod receiver;
+mod record_file;
 pub(crate) mod recording;
+pub(crate) mod requested;
 pub(crate) mod rings;
 pub(crate) mod sampling;
 pub(crate) mod shown;
@@ -23,36 +26,43 @@ pub(crate) mod subject;
 pub(crate) mod told;
 mod trim;
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 
+use crate::caller_signals::CallerSignals;
 use crate::commands::perf::error::RecordingError;
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::engine::{Engine as _, SampledEvent};
 use crate::commands::record::files::{Files, OpenFile};
+use crate::commands::record::keeper::Keeper;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::parts::Part;
 use crate::commands::record::receiver::Receiver;
-use crate::commands::record::recording::{Form, LedgerSection, Recording};
+use crate::commands::record::recording::{Form, LedgerSection, Recording, names_of};
+use crate::commands::record::requested::{MOST, NameError, Requested, parse};
 use crate::commands::record::rings::{
     Emptied, RING, Span, check_exist, existing, of_running, open,
 };
-use crate::commands::record::sampling::{Copies, CopySizes, RingSize, Sampling, UserStacks, Whom};
+use crate::commands::record::sampling::{
+    Copies, CopySizes, Often, RingSize, Sampling, UserStacks, Whom, cpus,
+};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
-use crate::commands::record::subject::{HeldCommand, Subject};
+use crate::commands::record::subject::{HeldCommand, Subject, process_of, processes_of_user};
 use crate::commands::report::grouping::By;
 use crate::commands::report::otlp;
 use crate::commands::report::reading::Reading;
 use crate::commands::report::time_line::Detail;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::counted::counted;
-use crate::failure::Failure;
+use crate::failure::{Failure, exit_code_of};
 use crate::notices;
 use crate::progress::Elapsed;
 use crate::untrusted::escaped;
@@ -68,10 +78,36 @@ use crate::untrusted::escaped;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct RecordArgs {
-    /// Samples a second of CPU time
-    #[arg(short = 'F', long, value_name = "HZ", default_value_t = 999,
+    /// The events of which samples are taken, by perf's names, with commas between them; can be given
+    /// several times
+    ///
+    /// `cpu-clock`, `page-faults`, `context-switches`, `cycles`, `instructions` and so on, `rNNN` as the
+    /// CPU's manual numbers them, tracepoints and probes as `sched:sched_switch`. After a colon `u` and `k`
+    /// limit an event to user code or the kernel, `p` asks for precise places. Without it cycles or,
+    /// where there is no PMU, the clock.
+    #[arg(short, long, value_name = "EVENTS", value_parser = requested_events)]
+    event: Vec<Events>,
+
+    /// Which hits of a tracepoint are taken, as an expression of its fields
+    ///
+    /// The first one is of the first tracepoint, the second of the second, and so on.
+    #[arg(long, value_name = "EXPRESSION", requires = "event")]
+    filter: Vec<CString>,
+
+    /// Samples a second of CPU time; of tracepoints each hit is one
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = 999, alias = "freq",
           value_parser = clap::value_parser!(u32).range(1..=50_000))]
     rate: u32,
+
+    /// A sample each N times that an event comes, in place of a number a second; clocks count
+    /// nanoseconds
+    #[arg(short, long, value_name = "N", conflicts_with_all = ["rate", "off_cpu"],
+          value_parser = clap::value_parser!(u64).range(1..=1 << 62))]
+    count: Option<u64>,
+
+    /// Stacks, which are always recorded: accepted since perf's users type it
+    #[arg(short = 'g')]
+    stacks: bool,
 
     /// Where to write
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
@@ -85,13 +121,31 @@ pub(crate) struct RecordArgs {
     off_cpu: bool,
 
     /// A process that runs; can be given several times
-    #[arg(long, value_name = "PID", group = "subject", num_args = 1..,
+    #[arg(short, long, value_name = "PID", group = "subject", num_args = 1.., value_delimiter = ',',
           value_parser = clap::value_parser!(i32).range(1..))]
     pid: Vec<i32>,
 
+    /// A thread, and what it starts; can be given several times
+    #[arg(short, long, value_name = "TID", group = "subject", num_args = 1.., value_delimiter = ',',
+          value_parser = clap::value_parser!(i32).range(1..))]
+    tid: Vec<i32>,
+
     /// All processes
-    #[arg(long, group = "subject")]
+    #[arg(short, long, group = "subject", alias = "all-cpus")]
     all: bool,
+
+    /// The processes that a user has at the start, by name or number, and what they start
+    #[arg(short, long, value_name = "USER", group = "subject", alias = "uid")]
+    user: Option<OsString>,
+
+    /// What runs in a control group, by its name below the folder of control groups, or its path
+    #[arg(long, value_name = "NAME", group = "subject")]
+    cgroup: Option<PathBuf>,
+
+    /// These CPUs alone, as in 0,2-4; without processes, threads, a user or a control group, all that they
+    /// execute
+    #[arg(short = 'C', long, value_name = "CPUS", value_parser = parse_cpus)]
+    cpu: Option<Cpus>,
 
     /// End after this many seconds
     #[arg(long, value_name = "SECONDS")]
@@ -139,6 +193,14 @@ pub(crate) struct RecordArgs {
           value_parser = clap::value_parser!(u8).range(0..=22))]
     compression_level: Option<u8>,
 
+    /// Keep no files: what is rebuilt or removed later has no names then
+    ///
+    /// Without it the files that have samples, and the symbols of the kernel, are kept by their
+    /// build ids where perf keeps them, in `~/.debug` or as `PERF_BUILDID_DIR` or `buildid.dir` of
+    /// `~/.perfconfig` say: at most 2 GiB, of which the oldest goes first.
+    #[arg(short = 'N', long)]
+    no_buildid_cache: bool,
+
     /// Walk on where a uretprobe has displaced a return address, by the kernel's own chain
     ///
     /// Samples then have that chain, too, which costs the kernel its walk along frame
@@ -164,19 +226,23 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     json: bool,
 
-    /// A command to start
-    #[arg(
-        last = true,
-        value_name = "COMMAND",
-        group = "subject",
-        required_unless_present = "subject"
-    )]
+    /// A command to start; beside -a, -p, -t, -u, -C or --cgroup the recording is of those and ends
+    /// with the command
+    #[arg(last = true, value_name = "COMMAND", required_unless_present_any = ["subject", "cpu"])]
     command: Vec<OsString>,
 }
 
 const LONG_HELP: &str = "\
 A recording ends when the command or all given processes have ended, after --duration, or
-at Ctrl-C or SIGTERM; the file is whole in each case.
+at Ctrl-C or SIGTERM; the file is whole in each case. A command that was started gets these signals,
+too, and treats all signals as it would without a recorder. If the recorder is killed, what is older
+than a second is in the file, and commands that read it say that its end is missing.
+
+perf's options mean here what they do there: -e, -c, -F, -p, -t, -a, -C, -u, -o, -g, --filter and
+--cgroup. Several events are kept apart: `unwind report` has a table for each. Events in braces, which
+perf counts as a group, are refused. Where the CPU has no counters, as in many virtual machines,
+`-e cycles` says so; cpu-clock takes samples by a timer. Tracepoints and probes need tracefs, mounted on
+/sys/kernel/tracing.
 
 It needs root or the capability CAP_PERFMON, or, for programs of one's own without the
 kernel's part, a kernel.perf_event_paranoid of 2 or less.
@@ -206,6 +272,7 @@ changes its meaning or goes), the classes above as counts, `incomplete` as an ob
   skipped_bytes   bytes of the rings that were no records
   throttled       spans, nanoseconds, samples_estimated
   cpu_time        nanoseconds, samples_missing_estimated; left out where the kernel does not count
+  events          of several events: a list, each with `event`, its name, `written` and the classes
   off_cpu         of --off-cpu: samples and nanoseconds of waits, without_sample and
                   nanoseconds_without_sample of those without one, without_end";
 
@@ -213,7 +280,9 @@ fn user_stacks(args: &RecordArgs, whom: &Whom) -> UserStacks {
     if args.deferred {
         return UserStacks::Deferred;
     }
-    let several = || CopySizes::several(whom, if args.off_cpu { 2 } else { 1 });
+    let events = args.event.iter().map(|events| events.0.len()).sum::<usize>().max(1);
+    let events = events.saturating_add(usize::from(args.off_cpu));
+    let several = || CopySizes::several(whom, events);
     let sizes = args.stack_bytes.map_or_else(several, CopySizes::one);
     UserStacks::Copied(Copies { sizes, with_chains: args.uretprobes })
 }
@@ -230,6 +299,110 @@ fn ring_kib(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Events of one option.
+#[derive(Clone, Debug)]
+struct Events(Vec<Requested>);
+
+fn requested_events(text: &str) -> Result<Events, NameError> {
+    parse(text).map(Events)
+}
+
+/// Numbers of CPUs.
+#[derive(Clone, Debug)]
+struct Cpus(Vec<i32>);
+
+fn parse_cpus(text: &str) -> Result<Cpus, String> {
+    let number = |text: &str| text.parse::<usize>().ok().filter(|&cpu| cpu < cpus());
+    let wrong = || format!("numbers and ranges of CPUs, from 0 to {}", cpus().saturating_sub(1));
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = number(first).zip(number(last)).ok_or_else(wrong)?;
+        if first > last {
+            return Err(wrong());
+        }
+        numbers.extend((first..=last).filter_map(|cpu| i32::try_from(cpu).ok()));
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(Cpus(numbers))
+}
+
+/// No such control group.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no control group {}: {error}", escaped(path))]
+struct NoControlGroup {
+    path: PathBuf,
+    #[source]
+    error: io::Error,
+}
+
+/// Opens the folder of a control group: in the one hierarchy, or in that of the events.
+fn control_group(name: &Path) -> Result<File, Failure> {
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/perf_event", "/sys/fs/cgroup/unified"];
+    let below = name.strip_prefix("/").unwrap_or(name);
+    let is_group = |path: &PathBuf| fs::metadata(path.join("cgroup.procs")).is_ok();
+    let paths = roots.iter().map(|root| Path::new(root).join(below));
+    let found = [name.to_owned()].into_iter().chain(paths).find(is_group);
+    let path = found.unwrap_or_else(|| Path::new(roots[0]).join(below));
+    let none = |error: io::Error| {
+        let exit_code = exit_code_of(&error);
+        Failure::new(NoControlGroup { path: path.clone(), error }, exit_code)
+    };
+    fs::metadata(path.join("cgroup.procs")).map_err(none)?;
+    File::open(&path).map_err(none)
+}
+
+impl RecordArgs {
+    /// The events that are asked for, with their filters.
+    fn events(&self) -> Result<Vec<Requested>, Failure> {
+        let mut events: Vec<_> = self.event.iter().flat_map(|events| events.0.clone()).collect();
+        if events.len() > MOST {
+            return Err(Failure::new(format!("at most {MOST} events can be recorded at once"), 2));
+        }
+        if self.off_cpu && events.len() > 1 {
+            return Err(Failure::new("--off-cpu is recorded beside one event", 2));
+        }
+        let mut filters = self.filter.iter().cloned();
+        for event in events.iter_mut().filter(|event| event.is_tracepoint()) {
+            event.filter = filters.next();
+        }
+        match filters.next() {
+            Some(filter) => {
+                let filter = escaped(filter.as_bytes()).to_string();
+                let error =
+                    format!("--filter '{filter}' is of no tracepoint: each has one at most");
+                Err(Failure::new(error, 2))
+            }
+            None => Ok(events),
+        }
+    }
+
+    /// What is recorded, if that is not a command.
+    fn subject(&self) -> Result<Option<(Whom, Subject)>, Failure> {
+        let of_processes = |processes: Vec<i32>| {
+            let subject = Subject::Processes(processes);
+            (of_running(&subject), subject)
+        };
+        if let Some(name) = &self.cgroup {
+            return Ok(Some((Whom::ControlGroup(Arc::new(control_group(name)?)), Subject::All)));
+        }
+        if let Some(user) = &self.user {
+            return Ok(Some(of_processes(processes_of_user(user)?)));
+        }
+        if !self.tid.is_empty() {
+            let processes = self.tid.iter().filter_map(|&thread| process_of(thread)).collect();
+            return Ok(Some((Whom::Threads(self.tid.clone()), Subject::Processes(processes))));
+        }
+        let is_of_cpus = self.cpu.is_some() && self.pid.is_empty();
+        Ok(match (self.all || is_of_cpus, self.pid.is_empty()) {
+            (true, _) => Some((Whom::All, Subject::All)),
+            (_, false) => Some(of_processes(self.pid.clone())),
+            _ => None,
+        })
+    }
+}
+
 /// Runs `unwind record`.
 ///
 /// # Errors
@@ -239,22 +412,32 @@ fn ring_kib(text: &str) -> Result<usize, String> {
 pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let file_error = |error| Failure::from(RecordingError { path: args.output.clone(), error });
     check_exist(&args.pid)?;
+    check_exist(&args.tid)?;
+    let events = args.events()?;
+    let chosen = args.subject()?;
     // The recorder has to write the end of the file.
-    let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM]);
+    let (signals, started) = (CallerSignals::of_this_thread(), Arc::new(AtomicI32::new(0)));
+    let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM], &started);
     let held = match args.command.as_slice() {
-        [program, arguments @ ..] => Some(HeldCommand::new(program, arguments)?),
+        [program, arguments @ ..] => Some(HeldCommand::new(program, arguments, signals)?),
         [] => None,
     };
-    let (whom, subject, existing) = match &held {
-        Some(held) => (Whom::Command(held.pid()), Subject::Processes(vec![held.pid()]), Vec::new()),
-        None => {
-            let processes = Subject::Processes(args.pid.clone());
-            let subject = if args.all { Subject::All } else { processes };
-            (of_running(&subject), subject.clone(), existing(&subject))
+    let (whom, subject, existing) = match (chosen, &held) {
+        (Some((whom, subject)), _) => {
+            let existing = existing(&subject);
+            (whom, subject, existing)
         }
+        (None, Some(held)) => {
+            (Whom::Command(held.pid()), Subject::Processes(vec![held.pid()]), Vec::new())
+        }
+        (None, None) => (Whom::All, Subject::All, existing(&Subject::All)),
     };
+    let is_beside = !matches!(whom, Whom::Command(_));
+    let beside = held.as_ref().map(HeldCommand::pid).filter(|_| is_beside);
     let sampling = Sampling {
-        rate: args.rate,
+        often: args.count.map_or(Often::Rate(args.rate), Often::Each),
+        events,
+        cpus: args.cpu.clone().map(|cpus| cpus.0),
         user_stacks: user_stacks(args, &whom),
         off_cpu: args.off_cpu,
         ring: ring_size(args),
@@ -265,7 +448,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         limit: args.every.map(|_| args.disk.saturating_mul(1 << 20)),
     };
     let engine = open(&sampling)?;
-    let events = engine.events();
+    let sampled = engine.events();
     // What cannot be written is known before the command is started.
     let form = Form {
         keeps_stacks: args.keep_stacks,
@@ -274,17 +457,27 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         // Stacks are many bytes, each of which takes time.
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
     };
-    let attr = layout(&events).map_err(file_error)?;
+    let attr = layout(&sampled).map_err(file_error)?;
     let copy_size = CopySize::new(sampling.user_stacks.sizes(), args.rate);
-    let mut writing =
-        Writing { args, events, form, copy_size: copy_size.clone(), untold: 0, unsent: 0 };
+    let keeper = if args.no_buildid_cache { None } else { Keeper::start() };
+    let mut writing = Writing {
+        args,
+        events: sampled,
+        form,
+        copy_size: copy_size.clone(),
+        keeper,
+        untold: 0,
+        unsent: 0,
+    };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     let every = args.every.map(Duration::from_secs);
-    let span = Span { subject, ends: ends.clone(), until, every };
+    let span = Span { subject, beside, ends: ends.clone(), until, every };
     let (emptied, parts) = Emptied::start(engine, attr, copy_size, &existing, span);
     let mut child = held.map(HeldCommand::go).transpose()?;
+    let process = child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
+    started.store(process.unwrap_or(0), Ordering::Relaxed);
     let mut result = Ok(());
     for part in parts {
         let written = match first.take() {
@@ -303,10 +496,15 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         notices::tell();
     }
     emptied.finish()?;
+    if let Some(keeper) = writing.keeper.take() {
+        keeper.finish();
+    }
     if writing.unsent > 0 {
         let unsent = counted(writing.unsent, "profile was", "profiles were");
         result = result.and(Err(Failure::new(format!("{unsent} not sent"), NOT_SENT)));
     }
+    // Its number may be that of another process once it was waited for.
+    started.store(0, Ordering::Relaxed);
     if let Some(child) = &mut child {
         // It has ended, or continues alone after the time of the recording.
         if let (Ok(Some(status)), [program, ..]) = (child.try_wait(), args.command.as_slice())
@@ -330,6 +528,8 @@ struct Writing<'a> {
     events: Vec<SampledEvent>,
     form: Form,
     copy_size: CopySize,
+    /// Keeps the files that have samples.
+    keeper: Option<Keeper>,
     /// Losses of earlier parts that records have not told of yet.
     untold: u64,
     /// Profiles that were not received.
@@ -352,7 +552,7 @@ impl Writing<'_> {
             true => Elapsed::new("recording until Ctrl-C, the end or --duration:"),
             false => Elapsed::hidden(),
         };
-        let recorded = recording.write(part.reader);
+        let recorded = recording.write(part.reader, self.keeper.as_ref());
         let drained = part.end.wait()?;
         let mut recorded = recorded.map_err(file_error)?;
         // The kernel tells of losses when there is room again, which may be in the next part.
@@ -366,10 +566,12 @@ impl Writing<'_> {
             ..Ledger::of(drained, &recorded.tally, unmatched, &recorded.told)
         };
         let ledger = ledger.with_cpu_time(drained.cpu_time, self.args.rate);
+        let names = names_of(&self.events);
+        let ledger = ledger.with_events(&names, Some(&drained), &recorded.tally);
         let marks = recorded.tally.marks.into_iter().flatten();
         let incomplete =
             marks.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
-        let section = LedgerSection { ledger, incomplete };
+        let section = LedgerSection::new(ledger, incomplete);
         recording.finish(&section).map_err(file_error)?;
         recorded.summary.end.map_err(file_error)?;
         files.finish(&at, &path).map_err(|error| file_error(error.into()))?;
@@ -384,6 +586,7 @@ impl Writing<'_> {
     /// Sends the profile of a file, or says why not.
     fn send(&mut self, receiver: &Receiver, path: &Path) {
         let reading = Reading {
+            event: None,
             by: By::Name,
             off_cpu: self.args.off_cpu,
             trust_fp: self.args.trust_fp,
@@ -395,10 +598,11 @@ impl Writing<'_> {
             shows_inlined: false,
             detail: Detail::OfStacks,
             is_compared: false,
+            keeps_gaps_apart: false,
         };
-        let sent = otlp::request_of(path, reading).and_then(|request| {
+        let sent = otlp::requests_of(path, reading).and_then(|requests| {
             let error = |error| Failure::new(error, NOT_SENT);
-            receiver.send(&request).map_err(error)
+            requests.iter().try_for_each(|request| receiver.send(request).map_err(error))
         });
         if let Err(error) = sent {
             self.unsent = self.unsent.saturating_add(1);

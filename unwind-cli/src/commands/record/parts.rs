@@ -1,7 +1,7 @@
 //! A recording in parts. Each has a stream of its own that begins with the processes which are
 //! there by then, so that its file is read without the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -161,7 +161,8 @@ impl Parts {
 /// What there is to say of processes that are there.
 pub(crate) fn records_of(processes: &[i32], attr: Attr) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut existing = Existing { format: attr.format, out: &mut bytes };
+    let build_ids = HashMap::new();
+    let mut existing = Existing { format: attr.format, out: &mut bytes, build_ids };
     processes.iter().for_each(|&process| existing.process(process));
     bytes
 }
@@ -169,7 +170,7 @@ pub(crate) fn records_of(processes: &[i32], attr: Attr) -> Vec<u8> {
 /// Where the kernel is.
 pub(crate) fn record_of_kernel(attr: Attr) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Existing { format: attr.format, out: &mut bytes }.kernel();
+    Existing { format: attr.format, out: &mut bytes, build_ids: HashMap::new() }.kernel();
     bytes
 }
 

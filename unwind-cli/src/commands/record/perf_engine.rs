@@ -1,7 +1,10 @@
 //! Samples by the kernel's perf events: a ring for each CPU.
 
+use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -11,12 +14,13 @@ use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, ReadFormat, SampleType};
 
 use crate::commands::record::attrs::{
-    COUNTS, CPU_CLOCK, DUMMY, EVENTS, SWITCHES, attr, of_event, samples,
+    COUNTS, CPU_CLOCK, DUMMY, EVENTS, SWITCHES, attr, of_event, of_requested, samples,
 };
 use crate::commands::record::engine::{
     CpuTime, Engine, EngineError, Found, OFF_CPU, SampledEvent, StoredRecord,
 };
-use crate::commands::record::sampling::{CopySizes, RingSize, Sampling, UserStacks, Whom, cpus};
+use crate::commands::record::requested::Requested;
+use crate::commands::record::sampling::{CopySizes, Often, RingSize, Sampling, UserStacks, Whom};
 use crate::perf_event::{EventRing, PerfEvent};
 
 /// The smallest ring.
@@ -40,6 +44,12 @@ pub(crate) struct PerfEngine {
     pub(crate) ring: usize,
     /// Samples are those of CPUs, whatever they execute.
     is_of_cpus: bool,
+    /// The time of the first event tells how many samples there should be.
+    is_counted: bool,
+    /// Of the events that were asked for, by their places.
+    filters: Vec<Option<CString>>,
+    /// The folder of the control group whose samples are taken.
+    group: Option<Arc<File>>,
     /// Why samples in the kernel are left out.
     pub(crate) without_kernel: Option<io::Error>,
 }
@@ -52,6 +62,7 @@ impl PerfEngine {
     /// [`EngineError`].
     pub(crate) fn open(sampling: &Sampling) -> Result<Self, EngineError> {
         let (attr, mut without_kernel) = possible(sampling)?;
+        let more = more(sampling, &attr)?;
         if sampling.off_cpu && without_kernel.is_some() {
             return Err(EngineError::OffCpu);
         }
@@ -63,7 +74,7 @@ impl PerfEngine {
         loop {
             let mut attr = attr;
             attr.wakeup = u32::try_from(ring / 2).unwrap_or(u32::MAX);
-            match Self::open_with(sampling, attr, &sizes, ring) {
+            match Self::open_with(sampling, attr, &more, &sizes, ring) {
                 Err(EngineError::Open { error }) if is_too_many(&error) && !sizes.is_one() => {
                     sizes = CopySizes::one(sizes.first_bytes());
                 }
@@ -86,21 +97,32 @@ impl PerfEngine {
     fn open_with(
         sampling: &Sampling,
         attr: EventAttr,
+        more: &[EventAttr],
         sizes: &CopySizes,
         ring: usize,
     ) -> Result<Self, EngineError> {
-        let cpus = i32::try_from(cpus()).unwrap_or(i32::MAX);
         let tasks = match &sampling.whom {
             Whom::Command(process) => vec![*process],
             Whom::Threads(threads) => {
                 allow_many_files();
                 threads.clone()
             }
-            Whom::All => vec![-1],
+            Whom::All | Whom::ControlGroup(_) => vec![-1],
         };
-        let mut sampled = vec![(attr, None)];
+        let group = match &sampling.whom {
+            Whom::ControlGroup(folder) => Some(Arc::clone(folder)),
+            _ => None,
+        };
+        let requested = |at: usize| sampling.events.get(at);
+        let named = |at: usize| requested(at).map(|event| event.name.clone());
+        let mut sampled = vec![(attr, named(0))];
+        for (at, attr) in more.iter().enumerate() {
+            let mut attr = *attr;
+            attr.wakeup = sampled_wakeup(&sampled);
+            sampled.push((attr, named(at.saturating_add(1))));
+        }
         if sampling.off_cpu {
-            sampled.push((of_event(&attr, SWITCHES, 1), Some(OFF_CPU)));
+            sampled.push((of_event(&attr, SWITCHES, 1), Some(OFF_CPU.to_owned())));
         }
         let wanted = wanted(&sampled, sizes);
         let events = sampled.into_iter();
@@ -113,10 +135,13 @@ impl PerfEngine {
             on: sizes.first,
             rings: Vec::new(),
             ring,
-            is_of_cpus: matches!(sampling.whom, Whom::All),
+            is_of_cpus: sampling.whom.is_of_cpus(),
+            is_counted: matches!(sampling.often, Often::Rate(_)) && more.is_empty(),
+            filters: sampling.events.iter().map(|event| event.filter.clone()).collect(),
+            group,
             without_kernel: None,
         };
-        for cpu in 0..cpus {
+        for cpu in sampling.on_cpus() {
             let mut with_ring = None;
             for &task in &tasks {
                 match engine.add(&wanted, task, cpu, &mut with_ring) {
@@ -149,11 +174,21 @@ impl PerfEngine {
         with_ring: &mut Option<usize>,
     ) -> Result<(), EngineError> {
         let opened = wanted.iter().map(|wanted| {
-            let event = PerfEvent::open(&wanted.attr, task, cpu);
+            let event = match &self.group {
+                Some(folder) => PerfEvent::open_in(&wanted.attr, folder.as_fd(), cpu),
+                None => PerfEvent::open(&wanted.attr, task, cpu),
+            };
             let event = event.map_err(|error| EngineError::Open { error })?;
+            let filter = wanted.sampled.and_then(|at| self.filters.get(at)?.as_deref());
+            if let Some(filter) = filter {
+                let set = event.filter(filter);
+                let name = self.events.get(wanted.sampled.unwrap_or(0));
+                let name = name.and_then(|event| event.name.clone()).unwrap_or_default();
+                set.map_err(|error| EngineError::Filter { name, error })?;
+            }
             Ok(Opened { event, sampled: wanted.sampled, size: wanted.size })
         });
-        let opened: Vec<Opened> = opened.collect::<Result<_, _>>()?;
+        let opened: Vec<Opened> = opened.collect::<Result<_, EngineError>>()?;
         let bytes = self.ring;
         let map_error = |error| EngineError::Map { bytes, error };
         for opened in opened {
@@ -212,7 +247,7 @@ struct Wanted {
 
 /// The events to open for a thread on a CPU: for each sampled one as many as there are sizes of
 /// copies, and where there are several, one that tells of processes whichever size is on.
-fn wanted(sampled: &[(EventAttr, Option<&str>)], sizes: &CopySizes) -> Vec<Wanted> {
+fn wanted(sampled: &[(EventAttr, Option<String>)], sizes: &CopySizes) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     let has_one_size = sizes.is_one();
     if let Some((attr, _)) = sampled.first().filter(|_| !has_one_size) {
@@ -229,6 +264,55 @@ fn wanted(sampled: &[(EventAttr, Option<&str>)], sizes: &CopySizes) -> Vec<Wante
         }
     }
     wanted
+}
+
+/// How many bytes wake a reader.
+fn sampled_wakeup(sampled: &[(EventAttr, Option<String>)]) -> u32 {
+    sampled.first().map_or(0, |(attr, _)| attr.wakeup)
+}
+
+/// The attrs of the events that were asked for after the first. Each is opened for this thread, which
+/// tells whether it can be.
+fn more(sampling: &Sampling, attr: &EventAttr) -> Result<Vec<EventAttr>, EngineError> {
+    let more = sampling.events.iter().skip(1).map(|requested| {
+        let mut base = *attr;
+        base.flags.remove(MODES);
+        let kernel = attr.flags & excluded_for_want_of_rights(sampling, attr);
+        let mut attr = of_requested(&base, requested, sampling.often)?;
+        attr.flags |= kernel | (AttrFlags::EXCLUDE_HV);
+        let (task, cpu) = tried(sampling);
+        match PerfEvent::open(&attr, task, cpu) {
+            Ok(_) => Ok(attr),
+            Err(error) => Err(refused(requested, error)),
+        }
+    });
+    more.collect()
+}
+
+/// What an event is limited to, and how precise it is.
+const MODES: AttrFlags = AttrFlags::EXCLUDE_USER
+    .union(AttrFlags::EXCLUDE_KERNEL)
+    .union(AttrFlags::EXCLUDE_HV)
+    .union(AttrFlags::EXCLUDE_HOST)
+    .union(AttrFlags::from_bits_retain(3 << 15));
+
+/// The kernel's part, if the first event has none though it was not asked to leave it out.
+fn excluded_for_want_of_rights(sampling: &Sampling, attr: &EventAttr) -> AttrFlags {
+    let asked = sampling.events.first().map_or(AttrFlags::empty(), |first| first.modes);
+    (attr.flags & AttrFlags::EXCLUDE_KERNEL).difference(asked)
+}
+
+/// Of which thread and CPU an event is opened to see whether it can be.
+fn tried(sampling: &Sampling) -> (i32, i32) {
+    match &sampling.whom {
+        whom if whom.is_of_cpus() => (-1, sampling.on_cpus().first().copied().unwrap_or(0)),
+        _ => (0, -1),
+    }
+}
+
+fn refused(requested: &Requested, error: io::Error) -> EngineError {
+    let (name, is_of_hardware) = (requested.name.clone(), requested.is_of_hardware());
+    EngineError::Event { name, is_of_hardware, error }
 }
 
 /// Has this program have as many files open as it may: each event of each thread on each
@@ -257,15 +341,21 @@ fn is_refused(error: &io::Error) -> bool {
 fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), EngineError> {
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
     let mut without_kernel = None;
-    let whom = match &sampling.whom {
-        Whom::All => (-1, 0),
-        _ => (0, -1),
+    let whom = tried(sampling);
+    let requested = sampling.events.first();
+    let requested_numbers = requested.map(Requested::numbers).transpose()?;
+    let candidates = match requested_numbers {
+        Some(numbers) => vec![numbers],
+        None => EVENTS.to_vec(),
     };
     for excluded in [AttrFlags::empty(), AttrFlags::EXCLUDE_KERNEL] {
-        for event in EVENTS {
+        for &event in &candidates {
             for newer in [AttrFlags::empty(), AttrFlags::BUILD_ID] {
                 for read_format in [COUNTS, ReadFormat::empty()] {
                     let mut attr = attr(sampling, event);
+                    if let Some(requested) = requested {
+                        attr = of_requested(&attr, requested, sampling.often)?;
+                    }
                     attr.flags = attr.flags.difference(newer) | excluded;
                     attr.read_format = read_format;
                     match PerfEvent::open(&attr, whom.0, whom.1) {
@@ -282,9 +372,15 @@ fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), Engin
     }
     // What it does not know is an argument that it refuses.
     let is_unknown = last.raw_os_error() == Some(libc::EINVAL);
+    if let Some(requested) = requested
+        && !is_refused(&last)
+        && sampling.user_stacks != UserStacks::Deferred
+    {
+        return Err(refused(requested, last));
+    }
     Err(match sampling.user_stacks {
         UserStacks::Deferred if is_unknown => EngineError::Deferral,
-        _ if is_refused(&last) && matches!(sampling.whom, Whom::All) => {
+        _ if is_refused(&last) && sampling.whom.is_of_cpus() => {
             EngineError::OpenAll { error: last }
         }
         _ => EngineError::Open { error: last },
@@ -375,7 +471,7 @@ impl Engine for PerfEngine {
     fn cpu_time(&self) -> Option<CpuTime> {
         // Of a CPU as a whole the clock counts when it is idle, too.
         let is_clock = (self.attr.kind, self.attr.config) == CPU_CLOCK && !self.is_of_cpus;
-        if !is_clock || !self.attr.read_format.contains(ReadFormat::LOST) {
+        if !is_clock || !self.is_counted || !self.attr.read_format.contains(ReadFormat::LOST) {
             return None;
         }
         // The first event is the clock.

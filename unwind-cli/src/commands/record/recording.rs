@@ -1,14 +1,17 @@
 //! The file of a recording: a `perf.data` with whole call chains and the ledger.
 
+use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
+use std::io;
 use std::thread::scope;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use unwind_perf::merge::Outcome;
 use unwind_perf::record::{Endian, RecordType};
 
 use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::build_ids;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::event_desc;
 use crate::commands::perf::events::Events;
@@ -16,21 +19,26 @@ use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::found_frames::{FOUND_FRAMES, FoundFrames};
 use crate::commands::perf::header::{Feature, FileHeader, Section};
 use crate::commands::perf::held::Held;
+use crate::commands::perf::kernel::running_build_id;
 use crate::commands::perf::merged_records::MergedRecords;
 use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::{self, Options, Sink, Summary};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::stream::StreamReader;
-use crate::commands::perf::tally::Tally;
+use crate::commands::perf::tally::{Tally, UNMATCHED};
 use crate::commands::perf::walks::WalkSetup;
 use crate::commands::record::compression::{RecordsWriter, feature_section};
 use crate::commands::record::copy_size::CopySize;
-use crate::commands::record::engine::SampledEvent;
+use crate::commands::record::drained::Drained;
+use crate::commands::record::engine::{OFF_CPU, SampledEvent};
+use crate::commands::record::keeper::Keeper;
 use crate::commands::record::ledger::Ledger;
 use crate::commands::record::off_cpu::{OffCpu, Waits};
+use crate::commands::record::record_file::{RecordFile, Sections};
 use crate::commands::record::stream::read_start;
 use crate::commands::record::told::Told;
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::untrusted::escaped;
 
 /// What the ledger's section holds, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,18 +46,49 @@ pub(crate) struct LedgerSection {
     pub(crate) ledger: Ledger,
     /// The samples whose stacks are not complete: time in nanoseconds, thread, reason.
     pub(crate) incomplete: Vec<(u64, u32, String)>,
+    /// The recorder has not come to the end of the file yet, or never: losses are not in the ledger.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_unfinished: bool,
+    /// Those samples were too many to list each time.
+    #[serde(default, skip_serializing_if = "is_false")]
+    lists_none: bool,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// How many incomplete samples are listed in a file that is not finished.
+const MAX_LISTED: usize = 1 << 14;
+
 impl LedgerSection {
+    /// Of a whole recording.
+    pub(crate) const fn new(ledger: Ledger, incomplete: Vec<(u64, u32, String)>) -> Self {
+        Self { ledger, incomplete, is_unfinished: false, lists_none: false }
+    }
+
+    /// Of what is written so far.
+    fn so_far(tally: &Tally, told: &Told, events: &[String]) -> Self {
+        let marks = tally.marks.as_deref().unwrap_or_default();
+        let unmatched = marks.iter().filter(|mark| mark.reason == UNMATCHED).count();
+        let unmatched = u64::try_from(unmatched).unwrap_or(u64::MAX);
+        let ledger = Ledger::of(Drained::default(), tally, unmatched, told);
+        let ledger = Ledger { written: ledger.classified(), ..ledger };
+        let ledger = ledger.with_events(events, None, tally);
+        let lists_none = marks.len() > MAX_LISTED;
+        let listed = if lists_none { &[] } else { marks };
+        let incomplete =
+            listed.iter().map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
+        Self { ledger, incomplete, is_unfinished: true, lists_none }
+    }
+
     /// Whether the stacks that it does not list are complete. Those that the kernel has walked may
     /// be or not.
     pub(crate) const fn others_are_complete(&self) -> bool {
-        self.ledger.unchecked == 0
+        self.ledger.unchecked == 0 && !self.lists_none
     }
 }
-
-/// The feature section with the ledger. perf leaves out those that it does not know.
-pub(crate) const LEDGER: Feature = Feature(255);
 
 /// How a file is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -67,44 +106,30 @@ pub(crate) struct Form {
 /// A file that is being written.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    out: BufWriter<File>,
-    header: FileHeader,
-    features: Features,
+    out: RecordFile,
     found_frames: Option<FoundFrames>,
+    /// The section with the build ids of what has samples.
+    build_ids: Vec<u8>,
     form: Form,
     copy_size: CopySize,
+    /// The names of the events as they are shown, if there are several.
+    events: Vec<String>,
+    /// Whether the second event is that of waits.
+    has_waits: bool,
 }
 
-/// The sections after the records.
-#[derive(Debug, Default)]
-struct Features {
-    sections: Vec<(Feature, Vec<u8>)>,
+/// The names of events as they are shown, if there are several. Waits belong to the event beside them.
+pub(crate) fn names_of(sampled: &[SampledEvent]) -> Vec<String> {
+    if sampled.len() < 2 || has_waits(sampled) {
+        return Vec::new();
+    }
+    let names = sampled.iter().map(|event| event.name.as_deref().unwrap_or_default());
+    names.map(|name| escaped(name).to_string()).collect()
 }
 
-impl Features {
-    /// In the order of their bits, as readers look for them.
-    fn in_order(&self) -> Vec<&(Feature, Vec<u8>)> {
-        let mut sections: Vec<_> = self.sections.iter().collect();
-        sections.sort_by_key(|&(feature, _)| *feature);
-        sections
-    }
-
-    /// Sets their bits in the header, and returns them, each with its place, for a file
-    /// whose records end at `end`.
-    fn placed(&self, header: &mut FileHeader, end: u64, endian: Endian) -> Vec<u8> {
-        let count = u64::try_from(self.sections.len()).unwrap_or(0);
-        let mut at = end.saturating_add(count.saturating_mul(16));
-        let (mut places, mut bytes) = (Vec::new(), Vec::<u8>::new());
-        for (feature, section) in self.in_order() {
-            feature.set(&mut header.features);
-            let len = u64::try_from(section.len()).unwrap_or(u64::MAX);
-            places.extend([at, len].into_iter().flat_map(|word| endian.bytes_of_u64(word)));
-            bytes.extend(section);
-            at = at.saturating_add(len);
-        }
-        places.extend(bytes);
-        places
-    }
+/// Whether the second event is that of waits.
+fn has_waits(sampled: &[SampledEvent]) -> bool {
+    sampled.get(WAITS).is_some_and(|event| event.name.as_deref() == Some(OFF_CPU))
 }
 
 /// What the walks and the records came to.
@@ -153,21 +178,21 @@ impl Recording {
             list.extend(attr);
             list.extend([at, ids_len].into_iter().flat_map(|word| endian.bytes_of_u64(word)));
         }
-        let mut features = Features::default();
+        let mut sections = Sections::default();
         if let Some(event) = sampled.first() {
-            features.sections = Origin::sections(&event.attr, endian);
+            sections.0 = Origin::sections(&event.attr, endian);
         }
         if form.is_compressed {
-            features.sections.push((Feature::COMPRESSED, feature_section(endian)));
+            sections.0.push((Feature::COMPRESSED, feature_section(endian)));
         }
         if sampled.iter().any(|event| event.name.is_some()) {
             let described =
                 events.iter().zip(sampled).zip(&attrs).map(|((event, sampled), attr)| {
-                    let name = sampled.name.map_or(event.name.as_bytes(), str::as_bytes);
+                    let name = sampled.name.as_deref().map_or(event.name.as_bytes(), str::as_bytes);
                     (attr.as_slice(), event.ids.as_slice(), name)
                 });
             let section = event_desc::section(described, attr_len, endian);
-            features.sections.push((Feature::EVENT_DESC, section));
+            sections.0.push((Feature::EVENT_DESC, section));
         }
         let attrs = Section { at: FileHeader::LEN.saturating_add(len(&ids)), len: len(&list) };
         let data = Section { at: attrs.at.saturating_add(attrs.len), len: 0 };
@@ -178,19 +203,30 @@ impl Recording {
             event_types: Section::default(),
             features: [0; 4],
         };
-        let mut out = BufWriter::with_capacity(1 << 16, out);
-        out.write_all(&header.bytes(endian))?;
-        out.write_all(&ids)?;
-        out.write_all(&list)?;
-        Ok(Self { out, header, features, found_frames: None, form, copy_size })
+        ids.extend(list);
+        let out = RecordFile::begin(out, header, &ids, sections)?;
+        Ok(Self {
+            out,
+            found_frames: None,
+            build_ids: Vec::new(),
+            form,
+            copy_size,
+            events: names_of(sampled),
+            has_waits: has_waits(sampled),
+        })
     }
 
-    /// Walks the stacks of the samples in a stream, and writes all that is in it.
+    /// Walks the stacks of the samples in a stream, and writes all that is in it. `keeper` keeps the
+    /// files that have samples.
     ///
     /// # Errors
     ///
     /// [`PerfError`] if the file cannot be written.
-    pub(crate) fn write(&mut self, stream: StreamReader) -> Result<Recorded, PerfError> {
+    pub(crate) fn write(
+        &mut self,
+        stream: StreamReader,
+        keeper: Option<&Keeper>,
+    ) -> Result<Recorded, PerfError> {
         let setup = WalkSetup::new(self.form.frame_pointers)
             .beside_programs(stream.backlog(), self.copy_size.clone());
         let mut reader = PerfReader::from_stream(stream)?;
@@ -203,19 +239,31 @@ impl Recording {
         };
         let spaces = Spaces::new(RecordedFiles::of_running());
         let recorded = scope(|scope| -> io::Result<_> {
-            let mut out = RecordsWriter::new(&mut self.out, form.is_compressed);
-            let records = MergedRecords::new(&mut out, Endian::Little, spaces, scope, &setup)
+            let out = RecordsWriter::new(&mut self.out, form.is_compressed);
+            let records = MergedRecords::new(out, Endian::Little, spaces, scope, &setup)
                 .keeping_stacks(form.keeps_stacks)
-                .with_tally(Tally::with_marks());
+                .with_tally(Tally::with_marks().of_events(self.events.len()));
             // Stacks that are kept are walked again.
             let records = if form.keeps_stacks { records } else { records.with_found_frames() };
-            let mut sink =
-                RecordingSink { records, told: Told::new(form.rate), waits: Waits::default() };
+            let mut sink = RecordingSink {
+                records,
+                told: Told::new(form.rate),
+                waits: Waits::default(),
+                has_waits: self.has_waits,
+                events: self.events.clone(),
+                due: None,
+                keeper,
+                taken: HashSet::new(),
+                kernel: running_build_id(),
+            };
             let summary = pipeline::run(&mut reader, options, &mut sink)?;
             for sample in sink.waits.finish() {
                 sink.write_sample(reader.events(), sample, &Outcome::Inline)?;
             }
             sink.records.finish()?;
+            sink.records.parts().0.finish()?;
+            sink.keep_files();
+            self.build_ids = sink.build_ids();
             self.found_frames = sink.records.take_found_frames();
             let recorded = Recorded {
                 tally: sink.records.tally().clone(),
@@ -223,7 +271,6 @@ impl Recording {
                 off_cpu: sink.waits.counts,
                 summary,
             };
-            self.header.data.len = out.finish()?;
             Ok(recorded)
         })?;
         Ok(recorded)
@@ -235,42 +282,79 @@ impl Recording {
     ///
     /// [`PerfError`] if the file cannot be written.
     pub(crate) fn finish(mut self, section: &LedgerSection) -> Result<(), PerfError> {
-        let endian = Endian::Little;
         let text = serde_json::to_vec(section).map_err(io::Error::from)?;
-        self.features.sections.push((LEDGER, text));
+        let mut last = vec![(Feature::BUILD_ID, self.build_ids), (Feature::LEDGER, text)];
         if let Some(found) = &self.found_frames {
             let text = serde_json::to_vec(found).map_err(io::Error::from)?;
-            self.features.sections.push((FOUND_FRAMES, text));
+            last.push((FOUND_FRAMES, text));
         }
-        let data = self.header.data;
-        let end = data.at.saturating_add(data.len);
-        let sections = self.features.placed(&mut self.header, end, endian);
-        self.out.write_all(&sections)?;
-        self.out.seek(SeekFrom::Start(0))?;
-        self.out.write_all(&self.header.bytes(endian))?;
-        Ok(self.out.flush()?)
+        Ok(self.out.finish(&last)?)
     }
 }
 
 /// Writes what comes out of the pipeline, and counts.
-struct RecordingSink<'scope, 'env, W> {
-    records: MergedRecords<'scope, 'env, W>,
+struct RecordingSink<'scope, 'env, 'f> {
+    records: MergedRecords<'scope, 'env, RecordsWriter<&'f mut RecordFile>>,
     told: Told,
     waits: Waits,
+    has_waits: bool,
+    events: Vec<String>,
+    /// When what there is has to be in the file.
+    due: Option<Instant>,
+    keeper: Option<&'f Keeper>,
+    /// The numbers of the files that it was given.
+    taken: HashSet<u64>,
+    /// The build id of the kernel.
+    kernel: Option<Vec<u8>>,
 }
+
+/// What is older can be read whatever ends the recorder.
+const KEPT_WITHIN: Duration = Duration::from_millis(500);
 
 /// The place of the event of waits among the events.
 const WAITS: usize = 1;
 
-impl<W: Write> RecordingSink<'_, '_, W> {
+impl RecordingSink<'_, '_, '_> {
+    /// Makes what there is readable, if it is time.
+    fn keep(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let due = *self.due.get_or_insert_with(|| now.checked_add(KEPT_WITHIN).unwrap_or(now));
+        if now < due && !self.records.parts().0.file().is_full() {
+            return Ok(());
+        }
+        self.records.write_walked()?;
+        self.keep_files();
+        let build_ids = self.build_ids();
+        let (out, tally) = self.records.parts();
+        let section = LedgerSection::so_far(tally, &self.told, &self.events);
+        let text = serde_json::to_vec(&section).map_err(io::Error::from)?;
+        out.checkpoint(&[(Feature::BUILD_ID, build_ids), (Feature::LEDGER, text)])?;
+        self.due = None;
+        Ok(())
+    }
+
+    fn keep_files(&mut self) {
+        if let Some(keeper) = self.keeper {
+            keeper.take(self.records.files(), &mut self.taken);
+        }
+    }
+
+    /// The section with the build ids of what has samples so far.
+    fn build_ids(&self) -> Vec<u8> {
+        let found = self.records.files().found_build_ids();
+        let kernel = self.kernel.iter().map(|id| (&b"[kernel.kallsyms]"[..], id.as_slice()));
+        let files = found.iter().map(|(&name, id)| (name, id.as_slice()));
+        build_ids::section(kernel.chain(files), Endian::Little)
+    }
+
     fn write_sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
         self.records.sample(events, held, outcome)
     }
 }
 
-impl<W: Write> Sink for RecordingSink<'_, '_, W> {
+impl Sink for RecordingSink<'_, '_, '_> {
     fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
-        if held.event != WAITS {
+        if held.event != WAITS || !self.has_waits {
             return self.write_sample(events, held, outcome);
         }
         // It is written when its thread runs again.
@@ -298,5 +382,9 @@ impl<W: Write> Sink for RecordingSink<'_, '_, W> {
 
     fn settled(&mut self, time: u64) -> io::Result<()> {
         self.records.settled(time)
+    }
+
+    fn round(&mut self, _: &Events) -> io::Result<()> {
+        self.keep()
     }
 }

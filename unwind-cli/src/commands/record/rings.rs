@@ -13,10 +13,11 @@ use unwind_perf::record::Attr;
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drain::{Drain, go_first};
 use crate::commands::record::drained::{Drained, SoFar};
-use crate::commands::record::engine::{Engine, EngineError};
+use crate::commands::record::engine::{Engine, EngineError, SampledEvent};
 use crate::commands::record::existing::{all_processes, threads_of};
 use crate::commands::record::parts::{Part, Parts, record_of_kernel, records_of};
 use crate::commands::record::perf_engine::PerfEngine;
+use crate::commands::record::requested::TracepointError;
 use crate::commands::record::sampling::{RingSize, Sampling, Whom};
 use crate::commands::record::stream::stream_start;
 use crate::commands::record::subject::{Subject, exists};
@@ -29,8 +30,13 @@ impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         let exit_code = match &error {
             EngineError::OffCpu => 4,
-            EngineError::Deferral => 1,
+            EngineError::Deferral | EngineError::Filter { .. } => 1,
+            EngineError::Tracepoint(error) => match error {
+                TracepointError::Unreadable { error, .. } => exit_code_of(error),
+                _ => 3,
+            },
             EngineError::Open { error }
+            | EngineError::Event { error, .. }
             | EngineError::OpenAll { error }
             | EngineError::OpenProcess { error }
             | EngineError::Map { error, .. } => match error.raw_os_error() {
@@ -107,6 +113,8 @@ pub(crate) fn open(sampling: &Sampling) -> Result<PerfEngine, EngineError> {
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) subject: Subject,
+    /// The command with which it ends, if that is not the subject.
+    pub(crate) beside: Option<i32>,
     pub(crate) ends: Arc<AtomicBool>,
     pub(crate) until: Option<Instant>,
     /// How long each part is, if there are several.
@@ -138,13 +146,22 @@ impl Emptied {
         let writer = parts.begin(records_of(existing, attr));
         let so_far = SoFar::default();
         let so_far_there = so_far.clone();
-        let drain = Drain { attr, copy_size, writer, parts, so_far: so_far_there, chunk_len: 0 };
+        let place = |(at, event): (usize, &SampledEvent)| {
+            event.ids.iter().map(move |&id| (id, at)).collect::<Vec<_>>()
+        };
+        let events = engine.events();
+        let places = events.iter().enumerate().flat_map(place).collect();
+        let so_far_here = so_far_there;
+        let drain =
+            Drain { attr, copy_size, writer, parts, so_far: so_far_here, chunk_len: 0, places };
         let (is_ready, ready) = channel();
         let drainer = thread::spawn(move || {
             go_first();
             // It is of no use once the command is at its end.
             let _ = is_ready.send(());
-            drain.run(&mut engine, &span.subject, &span.ends, span.until)
+            let beside = span.beside.map(|process| Subject::Processes(vec![process]));
+            let watched = beside.as_ref().unwrap_or(&span.subject);
+            drain.run(&mut engine, watched, &span.ends, span.until)
         });
         // A command with many threads could keep the thread from its start.
         let _ = ready.recv();

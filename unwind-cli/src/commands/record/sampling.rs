@@ -1,6 +1,11 @@
 //! What to sample, and how.
 
+use std::fs::File;
+use std::sync::Arc;
+
 use nix::unistd::{SysconfVar, sysconf};
+
+use crate::commands::record::requested::Requested;
 
 /// Bytes of a stack that are copied without `--stack-bytes`: as most stacks of a program need. A
 /// record's length has 16 bits. The first is that of the first samples, with which most stacks of most
@@ -14,13 +19,26 @@ const EVENTS_OF_THREAD: usize = 64;
 /// What to sample, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampling {
-    /// Samples a second of CPU time.
-    pub(crate) rate: u32,
+    /// How often samples are taken.
+    pub(crate) often: Often,
+    /// Of which events; of cycles or, where there are none, the clock, if there are none here.
+    pub(crate) events: Vec<Requested>,
+    /// On which CPUs, if not on all.
+    pub(crate) cpus: Option<Vec<i32>>,
     pub(crate) user_stacks: UserStacks,
     /// Whether samples are taken when a CPU switches away from a thread, too.
     pub(crate) off_cpu: bool,
     pub(crate) ring: RingSize,
     pub(crate) whom: Whom,
+}
+
+/// How often samples are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Often {
+    /// So many times a second of CPU time.
+    Rate(u32),
+    /// Each time that the event has come so often.
+    Each(u64),
 }
 
 /// Where the user part of a sample's stack comes from.
@@ -61,7 +79,7 @@ impl CopySizes {
     /// many CPUs, as a thread has an event for each size on each of them.
     pub(crate) fn several(whom: &Whom, events: usize) -> Self {
         match whom {
-            Whom::All => Self::most_useful(STACKS.len()),
+            Whom::All | Whom::ControlGroup(_) => Self::most_useful(STACKS.len()),
             Whom::Command(_) | Whom::Threads(_) => Self::on_cpus(cpus(), events),
         }
     }
@@ -118,6 +136,23 @@ pub(crate) enum Whom {
     /// Those of these threads, and of what they start.
     Threads(Vec<i32>),
     All,
+    /// Those of a control group, by its folder.
+    ControlGroup(Arc<File>),
+}
+
+impl Whom {
+    /// Whether samples are those of CPUs, whichever thread they execute.
+    pub(crate) const fn is_of_cpus(&self) -> bool {
+        matches!(self, Self::All | Self::ControlGroup(_))
+    }
+}
+
+impl Sampling {
+    /// The CPUs on which samples are taken.
+    pub(crate) fn on_cpus(&self) -> Vec<i32> {
+        let all = || (0..i32::try_from(cpus()).unwrap_or(i32::MAX)).collect();
+        self.cpus.clone().unwrap_or_else(all)
+    }
 }
 
 /// How many CPUs there are, also those that this program may not run on or that are off.

@@ -1,23 +1,34 @@
 //! Signals that end a recording, which has something to do before it ends.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
 
-/// A flag that is set when one of these signals comes. A command that was started gets those
-/// of the terminal, too, and ends by them.
-pub(crate) fn end_at(signals: &[Signal]) -> Arc<AtomicBool> {
+/// A flag that is set when one of these signals comes.
+///
+/// A signal that another process sends to this one alone is sent on to the process whose number
+/// is in `command`, if that is not zero: what was started ends as it would without this program.
+/// Those of the terminal go to both.
+pub(crate) fn end_at(signals: &[Signal], command: &Arc<AtomicI32>) -> Arc<AtomicBool> {
     let ends = Arc::new(AtomicBool::new(false));
     let signals: SigSet = signals.iter().copied().collect();
-    // All threads that this one starts have them blocked, and the standard library takes
-    // the block from the command.
+    let Ok(queue) = SignalFd::new(&signals) else { return ends };
+    // All threads that this one starts have them blocked.
     if signals.thread_block().is_ok() {
-        let told = Arc::clone(&ends);
+        let (told, command) = (Arc::clone(&ends), Arc::clone(command));
         thread::spawn(move || {
-            while signals.wait().is_ok() {
+            while let Ok(Some(signal)) = queue.read_signal() {
                 told.store(true, Ordering::Relaxed);
+                let started = command.load(Ordering::Relaxed);
+                let number = i32::try_from(signal.ssi_signo).ok();
+                let number = number.and_then(|number| Signal::try_from(number).ok());
+                if let (true, Some(number)) = (started > 0 && signal.ssi_code <= 0, number) {
+                    let _ = kill(Pid::from_raw(started), number);
+                }
             }
         });
     }

@@ -1,18 +1,23 @@
 //! Who is recorded.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::User;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::commands::record::existing::threads_of;
+use crate::caller_signals::CallerSignals;
+use crate::commands::record::existing::{all_processes, threads_of};
 use crate::failure::{Failure, exit_code_of};
 use crate::held_child::HeldChild;
 use crate::target::status::Status;
-use crate::untrusted::escaped;
+use crate::untrusted::{escaped, plain};
 
 /// Processes, or all.
 #[derive(Clone, Debug)]
@@ -80,6 +85,46 @@ pub(crate) fn exists(process: i32) -> bool {
     threads_of(process).into_iter().any(is_alive)
 }
 
+/// The process of a thread.
+pub(crate) fn process_of(thread: i32) -> Option<i32> {
+    let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    plain(line.trim_ascii())?.parse().ok()
+}
+
+/// There is no such user, or it has no process.
+#[derive(Debug, thiserror::Error)]
+enum UserError {
+    #[error("there is no user {}", escaped(_0))]
+    None(OsString),
+    #[error("the user {} has no process", escaped(_0))]
+    Idle(OsString),
+}
+
+/// The processes of a user, by name or number, but for this one.
+///
+/// # Errors
+///
+/// [`Failure`] if there is none.
+pub(crate) fn processes_of_user(user: &OsString) -> Result<Vec<i32>, Failure> {
+    let text = plain(user.as_bytes());
+    let number = text.and_then(|text| text.parse::<u32>().ok());
+    let named = || User::from_name(text?).ok().flatten().map(|user| user.uid.as_raw());
+    let number = number.or_else(named);
+    let number = number.ok_or_else(|| Failure::new(UserError::None(user.clone()), 3))?;
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let is_of_user = |process: &i32| {
+        let folder = fs::metadata(format!("/proc/{process}"));
+        *process != own && folder.is_ok_and(|folder| folder.uid() == number)
+    };
+    let mut processes = all_processes();
+    processes.retain(is_of_user);
+    match processes.is_empty() {
+        true => Err(Failure::new(UserError::Idle(user.clone()), 3)),
+        false => Ok(processes),
+    }
+}
+
 /// A command that waits until its events are there.
 #[derive(Debug)]
 pub(crate) struct HeldCommand {
@@ -104,13 +149,19 @@ impl From<StartError> for Failure {
 }
 
 impl HeldCommand {
+    /// A command that will have `signals`.
+    ///
     /// # Errors
     ///
     /// [`StartError`] if there can be no process.
-    pub(crate) fn new(program: &OsString, arguments: &[OsString]) -> Result<Self, StartError> {
+    pub(crate) fn new(
+        program: &OsString,
+        arguments: &[OsString],
+        signals: CallerSignals,
+    ) -> Result<Self, StartError> {
         let mut command = Command::new(program);
         command.args(arguments);
-        match HeldChild::start(command) {
+        match HeldChild::start(command, signals) {
             Ok(child) => Ok(Self { program: program.clone(), child }),
             Err(error) => Err(StartError { command: program.clone(), error }),
         }

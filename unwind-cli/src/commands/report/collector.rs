@@ -6,12 +6,15 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use unwind_perf::record::Misc;
 
 use crate::commands::perf::events::Events;
+use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFile;
 use crate::commands::perf::found_frames::FoundFrames;
 use crate::commands::perf::held::Held;
+use crate::commands::perf::kernel::SampledKernel;
 use crate::commands::perf::names::{Mode, Names};
 use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
@@ -46,6 +49,9 @@ pub(crate) struct Marks {
     pub(crate) others_are_complete: bool,
 }
 
+/// What a stack is called that reaches the outermost frame by a guess.
+const GAP: &str = "gap";
+
 /// How many places in files are kept with their frames.
 const MAX_KEPT: usize = 1 << 18;
 
@@ -66,6 +72,8 @@ pub(crate) struct Collector {
     pub(crate) seen: Seen,
     pub(crate) waits: WaitCounts,
     by: By,
+    /// Whether stacks with gaps stand apart from others.
+    pub(crate) keeps_gaps_apart: bool,
     /// Whether files have the names by which those of two recordings are compared.
     pub(crate) is_compared: bool,
     /// What is added to the times of samples.
@@ -78,8 +86,8 @@ pub(crate) struct Collector {
     marks: Option<Marks>,
     pub(crate) found_frames: Option<Rc<FoundFrames>>,
     /// By file and link-time address; the files, so that no other has their place in memory.
-    codes: HashMap<(usize, u64), Code>,
-    files: HashMap<usize, Arc<RecordedFile>>,
+    codes: HashMap<(usize, u64), Code, RandomState>,
+    files: HashMap<usize, Arc<RecordedFile>, RandomState>,
     /// Where in the program samples were taken, if that is kept.
     pub(crate) line_samples: Option<LineSamples>,
     /// The file and the link-time address of the innermost frame, if it is the program's.
@@ -99,6 +107,7 @@ impl Collector {
             seen: Seen::default(),
             waits: WaitCounts::default(),
             by,
+            keeps_gaps_apart: false,
             is_compared: false,
             time_shift: 0,
             room,
@@ -106,8 +115,8 @@ impl Collector {
             names,
             marks: None,
             found_frames: None,
-            codes: HashMap::new(),
-            files: HashMap::new(),
+            codes: HashMap::default(),
+            files: HashMap::default(),
             line_samples: None,
             innermost: None,
             stack: Vec::new(),
@@ -126,16 +135,43 @@ impl Collector {
         (self.names, self.marks) = (names, marks);
         self.found_frames = found_frames.map(Rc::new);
         self.cgroups = Cgroups::default();
+        self.forget_codes();
+    }
+
+    /// Forgets the code of a recording, whose files are others in the next.
+    pub(crate) fn forget_codes(&mut self) {
         self.codes.clear();
         self.files.clear();
+    }
+
+    /// One like this without samples, for one of `count` events.
+    pub(crate) fn another(&self, count: usize) -> Self {
+        let names = Names::new(SampledKernel::Running, Layout::Perf7_2);
+        let room = self.room.checked_div(count).unwrap_or(self.room);
+        let mut another = Self::new(names, self.by, room);
+        another.time_line = self.time_line.another();
+        another.waits.are_shown = self.waits.are_shown;
+        another.keeps_gaps_apart = self.keeps_gaps_apart;
+        another.is_compared = self.is_compared;
+        another.time_shift = self.time_shift;
+        another.line_samples = self.line_samples.as_ref().map(|_| LineSamples::default());
+        another.code_frames = self.code_frames.as_ref().map(CodeFrames::another);
+        another
+    }
+
+    /// Gives another one what is a recording's, not an event's.
+    pub(crate) fn lend(&mut self, other: &mut Self) {
+        mem::swap(&mut self.names, &mut other.names);
+        mem::swap(&mut self.marks, &mut other.marks);
+        mem::swap(&mut self.found_frames, &mut other.found_frames);
+        mem::swap(&mut self.cgroups, &mut other.cgroups);
     }
 
     /// Hands out what was put together, and begins anew.
     pub(crate) fn take_profile(&mut self) -> Profile {
         self.time_line = TimeLine::default();
         // They have the places of frames.
-        self.codes.clear();
-        self.files.clear();
+        self.forget_codes();
         self.names.read_jit_maps_again();
         mem::replace(&mut self.profile, Profile::with_room(self.room))
     }
@@ -235,6 +271,23 @@ impl Collector {
         code
     }
 
+    /// Marks the places of the stack before which callers may be missing: it reaches the outermost
+    /// frame, so it stands where others do. Returns whether they are known.
+    fn mark_gaps(&mut self) -> bool {
+        if self.keeps_gaps_apart || !self.stack.iter().any(|&(_, found)| found == FoundBy::Guess) {
+            return false;
+        }
+        let mark = self.profile.frame(Frame::note("[callers may be missing]"));
+        let mut marked = Vec::with_capacity(self.stack.len().saturating_add(1));
+        for (frame, found) in self.stack.drain(..) {
+            // The innermost frame is first: the mark is called by the one that was guessed.
+            marked.extend((found == FoundBy::Guess).then_some((mark, FoundBy::Nothing)));
+            marked.push((frame, found));
+        }
+        self.stack = marked;
+        true
+    }
+
     /// Makes the stack of a sample. Returns whether it has a user part.
     fn stack_of(&mut self, shown: &Shown, walked: Option<&WalkedStack>) -> bool {
         self.stack.clear();
@@ -305,6 +358,7 @@ impl Printer for Collector {
         let innermost = innermost.and_then(|place| self.profile.frames.get(place));
         let root = self.by.root(shown, &self.cgroups, innermost);
         let root = self.profile.frame(root);
+        let reason = reason.filter(|reason| !(reason == GAP && self.mark_gaps()));
         let why = reason
             .map(|reason| self.profile.frame(Frame::note(&format!("[incomplete: {reason}]"))));
         let outer = why.into_iter().chain([root]).map(|frame| (frame, FoundBy::Nothing));

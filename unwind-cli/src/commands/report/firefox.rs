@@ -60,6 +60,7 @@ const fn colour(found: FoundBy) -> CategoryColor {
         FoundBy::CallFrames => CategoryColor::LightGreen,
         FoundBy::FramePointer => CategoryColor::Yellow,
         FoundBy::Instructions => CategoryColor::Orange,
+        FoundBy::Guess => CategoryColor::LightRed,
         FoundBy::Signal => CategoryColor::Purple,
         FoundBy::BranchRecord => CategoryColor::Blue,
         FoundBy::Unchecked => CategoryColor::Brown,

@@ -20,6 +20,8 @@ pub(crate) enum FoundBy {
     FramePointer,
     /// By the instructions of its callee.
     Instructions,
+    /// By a guess, along the frame pointer or by instructions: callers may be missing before it.
+    Guess,
     /// By the registers that the kernel saved for a signal handler.
     Signal,
     /// By the CPU's record of calls (LBR).
@@ -36,12 +38,13 @@ pub(crate) enum FoundBy {
 
 impl FoundBy {
     /// All, in the order of their codes.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Sampled,
         Self::Table,
         Self::CallFrames,
         Self::FramePointer,
         Self::Instructions,
+        Self::Guess,
         Self::Signal,
         Self::BranchRecord,
         Self::Unchecked,
@@ -58,6 +61,7 @@ impl FoundBy {
             Self::CallFrames => ("cfi", "made from call frame information"),
             Self::FramePointer => ("fp", "frame pointer"),
             Self::Instructions => ("code", "read from instructions"),
+            Self::Guess => ("guess", "a guess: callers may be missing before it"),
             Self::Signal => ("signal", "signal frame"),
             Self::BranchRecord => ("lbr", "the CPU's record of calls (LBR)"),
             Self::Unchecked => ("unchecked", "the kernel's frame pointers, unchecked"),
@@ -84,6 +88,7 @@ impl FoundBy {
     /// How a walk found a frame.
     pub(crate) fn of_walked(frame: &WalkedFrame) -> Self {
         match (frame.source, frame.provenance) {
+            (None, _) if frame.after_gap => Self::Guess,
             (Some(source), None) => Self::of_source(source),
             (_, Some(provenance)) => Self::of_provenance(provenance),
             (None, None) => Self::Unchecked,

@@ -52,6 +52,11 @@ impl CodeFrames {
         Self { debug_files, files: HashMap::new(), count: 0 }
     }
 
+    /// One without frames that looks for debug files at the same places.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.debug_files.clone())
+    }
+
     /// The place in a profile of the frame at a link-time address of a file: one of its own if
     /// others may be inlined there.
     pub(crate) fn place(

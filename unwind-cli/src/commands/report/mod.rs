@@ -1,5 +1,6 @@
 //! `unwind report`: what a recording shows, as a table, as pictures and for other tools.
 
+mod by_event;
 mod chance;
 pub(crate) mod collector;
 mod comparison;
@@ -31,12 +32,13 @@ pub(crate) mod view;
 mod waits;
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::ValueEnum as _;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use prost::Message as _;
 
 use crate::commands::perf::error::{PerfError, RecordingError};
@@ -46,13 +48,15 @@ use crate::commands::perf::summary::Memory;
 use crate::commands::report::format::Format;
 use crate::commands::report::grouping::By;
 use crate::commands::report::labels::Labels;
-use crate::commands::report::reading::{Read, Reading, read, read_from};
+use crate::commands::report::reading::{EventRead, Read, Reading, read, read_from};
 use crate::commands::report::side::Side;
 use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::Detail;
 use crate::commands::report::view::View;
+use crate::counted::counted;
 use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
+use crate::output_file::write_file;
 use crate::same_file::is_same_file;
 use crate::untrusted::{Untrusted, escaped};
 
@@ -77,6 +81,13 @@ pub(crate) struct ReportArgs {
     /// differ, so smaller differences can be told from those.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "file")]
     diff: Vec<PathBuf>,
+
+    /// The event whose samples are shown, of a recording with several, such as `page-faults`
+    ///
+    /// Without it the text has a table for each; other formats are of one.
+    #[arg(long, value_name = "NAME",
+          value_parser = OsStringValueParser::new().map(|name| Untrusted::from(&name)))]
+    event: Option<Untrusted>,
 
     /// What to write
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
@@ -127,6 +138,13 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     no_inlined: bool,
 
+    /// Show stacks that have gaps apart, below `[incomplete: gap]`
+    ///
+    /// Without it a stack that reaches its outermost frame stands where others do, with
+    /// `[callers may be missing]` where a caller was guessed.
+    #[arg(long)]
+    gaps_apart: bool,
+
     /// Leave the text of source files out of the page; the numbers of lines stay
     #[arg(long)]
     no_source: bool,
@@ -140,7 +158,7 @@ The share of a function is `self` where it was the innermost one, and `total` wh
 anywhere in a stack.
 
 In the other formats a stack begins with what --by says: the name of its thread. A root
-`[incomplete: REASON]` holds the stacks that are not complete, `[lost in a ring]` and `[dropped]`
+`[incomplete: REASON]` holds the stacks that do not reach their outermost frame, `[lost in a ring]` and `[dropped]`
 the samples of which nothing is known, `[too many different stacks]` those for whose stacks
 --memory has no room, with their innermost function alone. Functions of the kernel end in `_[k]`
 in folded stacks and flame graphs.
@@ -182,31 +200,50 @@ fn report_one<P: AsRef<Path>>(
     files: &[P],
 ) -> Result<(), Failure> {
     let mut read = read(files, args.reading())?;
-    let title = title(files);
     let labels = args.labels(&read.origin, files);
-    let lines = read.line_samples.take().map(|samples| {
-        SourceLines::find(samples, &read.profile.frames, debug_files, !args.no_source)
-    });
-    let lines = lines.unwrap_or_default();
-    for problem in read.problems.iter().chain(&lines.problems) {
+    if args.format != Format::Text {
+        read.only()?;
+    }
+    let lines: Vec<SourceLines> = read
+        .events
+        .iter_mut()
+        .map(|event| {
+            let lines = event.line_samples.take().map(|samples| {
+                SourceLines::find(samples, &event.profile.frames, debug_files, !args.no_source)
+            });
+            lines.unwrap_or_default()
+        })
+        .collect();
+    for problem in read.problems.iter().chain(lines.iter().flat_map(|lines| &lines.problems)) {
         // With standard error gone there is no other place to tell it.
         let _ = writeln!(io::stderr(), "unwind: {problem}");
     }
-    let view = View {
-        title: &title,
-        profile: &read.profile,
-        time_line: &read.time_line,
-        ledger: &read.ledger,
-        labels: &labels,
-        lines: &lines,
-    };
-    if let (Format::Parquet, Some(folder)) = (args.format, &args.output) {
+    let titles: Vec<String> =
+        read.events.iter().map(|event| title_of_event(files, &read, event)).collect();
+    let views: Vec<View<'_>> = read
+        .events
+        .iter()
+        .zip(&lines)
+        .zip(&titles)
+        .map(|((event, lines), title)| View {
+            title,
+            profile: &event.profile,
+            time_line: &event.time_line,
+            ledger: &event.ledger,
+            labels: &labels,
+            lines,
+        })
+        .collect();
+    if let (Format::Parquet, Some(folder), [view]) = (args.format, &args.output, views.as_slice()) {
         let output_error =
             |error: io::Error| RecordingError { path: folder.clone(), error: error.into() };
-        parquet::write(folder, &view).map_err(output_error)?;
+        parquet::write(folder, view).map_err(output_error)?;
     } else {
         let inputs: Vec<&Path> = files.iter().map(AsRef::as_ref).collect();
-        write_to(args, &inputs, |out| write(args, &view, out))?;
+        write_to(args, &inputs, |out| match views.as_slice() {
+            [view] => write(args, view, out),
+            views => write_events(args, &read, views, out),
+        })?;
     }
     read.end()
 }
@@ -228,16 +265,16 @@ fn run_diff(args: &ReportArgs) -> Result<(), Failure> {
     }
     let [before, after] = &files;
     let reads = [read(before, args.reading())?, read(after, args.reading())?];
-    let [read_before, read_after] = &reads;
+    let [event_before, event_after] = [reads[0].only()?, reads[1].only()?];
     // A pair of which one could not be read is none.
     let pairs = before.iter().zip(after).filter_map(|(before, after)| {
-        Some((read_before.counts(before)?, read_after.counts(after)?))
+        Some((event_before.counts(before)?, event_after.counts(after)?))
     });
     let (of_before, of_after): (Vec<_>, Vec<_>) = pairs.unzip();
     let titles = files.each_ref().map(|files| title(files));
     let [title_before, title_after] = &titles;
     let sides =
-        [side(title_before, read_before, &of_before), side(title_after, read_after, &of_after)];
+        [side(title_before, event_before, &of_before), side(title_after, event_after, &of_after)];
     let inputs: Vec<&Path> = args.diff.iter().map(PathBuf::as_path).collect();
     write_to(args, &inputs, |out| {
         diff::write(out, args.format, &sides, args.top, args.memory.bytes())
@@ -246,18 +283,19 @@ fn run_diff(args: &ReportArgs) -> Result<(), Failure> {
 }
 
 /// What was read of one side, and the counts of those of its recordings that have one on the other.
-const fn side<'s>(title: &'s str, read: &'s Read, recordings: &'s [&'s [u64]]) -> Side<'s> {
-    Side { title, profile: &read.profile, ledger: &read.ledger, recordings }
+const fn side<'s>(title: &'s str, event: &'s EventRead, recordings: &'s [&'s [u64]]) -> Side<'s> {
+    Side { title, profile: &event.profile, ledger: &event.ledger, recordings }
 }
 
 impl ReportArgs {
-    fn reading(&self) -> Reading {
+    fn reading(&self) -> Reading<'_> {
         let memory = self.memory.bytes();
         let (by, off_cpu, trust_fp) = (self.by, self.off_cpu, self.trust_fp);
         let keeps_lines = self.format == Format::Html && self.diff.is_empty();
         let asks_servers = self.debuginfod;
         let shows_inlined = !self.no_inlined;
         Reading {
+            event: self.event.as_ref(),
             by,
             off_cpu,
             trust_fp,
@@ -268,6 +306,7 @@ impl ReportArgs {
             shows_inlined,
             detail: self.format.detail(),
             is_compared: !self.diff.is_empty(),
+            keeps_gaps_apart: self.gaps_apart,
         }
     }
 
@@ -293,12 +332,11 @@ fn write_to(
     };
     let output_error =
         |error: io::Error| RecordingError { path: path.clone(), error: error.into() };
-    // It would be emptied while it is read.
+    // The recording would be gone once it is read.
     if let Some(&input) = inputs.iter().find(|input| is_same_file(input, path)) {
         return Err(RecordingError { path: input.to_owned(), error: PerfError::SameFile }.into());
     }
-    let file = File::create(path).map_err(output_error)?;
-    Ok(write(&mut BufWriter::new(file)).map_err(output_error)?)
+    Ok(write_file(path, |file| write(&mut BufWriter::new(file))).map_err(output_error)?)
 }
 
 fn write(args: &ReportArgs, view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -307,6 +345,29 @@ fn write(args: &ReportArgs, view: &View<'_>, out: &mut dyn Write) -> io::Result<
         let _ = write!(io::stderr(), "{}", view.notes());
     }
     write_as(args.format, view, args.top, args.memory.bytes(), out)
+}
+
+/// Writes a list of events, and a table for each.
+fn write_events(
+    args: &ReportArgs,
+    read: &Read,
+    views: &[View<'_>],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let events = read.event_list();
+    writeln!(out, "{} events:\n   samples  event", events.len())?;
+    for (name, count) in &events {
+        writeln!(out, "{count:>10}  {}", name.escaped())?;
+    }
+    for (event, view) in read.events.iter().zip(views) {
+        writeln!(out, "\n{}:", event.name.escaped())?;
+        write_as(args.format, view, args.top, args.memory.bytes(), out)?;
+    }
+    if read.ledger.lost > 0 {
+        let records = counted(read.ledger.lost, "record", "records");
+        writeln!(out, "\napart from these, lost in a ring, of any event: {records}")?;
+    }
+    out.flush()
 }
 
 /// Writes one format, of functions at most `top`. Formats that need whole stacks in memory have
@@ -337,7 +398,8 @@ fn write_as(
 }
 
 /// How recordings are read with little memory, for bounds.
-const BOUNDED: Reading = Reading {
+const BOUNDED: Reading<'_> = Reading {
+    event: None,
     by: By::Process,
     off_cpu: true,
     trust_fp: false,
@@ -348,6 +410,7 @@ const BOUNDED: Reading = Reading {
     shows_inlined: false,
     detail: Detail::OfTimes(1 << 10),
     is_compared: false,
+    keeps_gaps_apart: false,
 };
 
 /// Reads a recording and reports it in each format with little memory. Returns the lengths of
@@ -355,27 +418,29 @@ const BOUNDED: Reading = Reading {
 pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
     let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
     let read = read_from(&mut reader, BOUNDED).ok()?;
-    let view = View {
-        title: "-",
-        profile: &read.profile,
-        time_line: &read.time_line,
-        ledger: &read.ledger,
-        labels: &Labels::default(),
-        lines: &SourceLines::default(),
-    };
     let mut lengths = Vec::new();
-    for &format in Format::value_variants() {
-        let mut out = Vec::new();
-        write_as(format, &view, 40, BOUNDED.memory, &mut out).ok()?;
-        lengths.push(out.len());
-    }
-    let counts: Vec<u64> = read.profile.nodes.iter().map(|node| node.own).collect();
-    let recordings = [&counts[..]];
-    let side = side("-", &read, &recordings);
-    for format in [Format::Text, Format::Html] {
-        let mut out = Vec::new();
-        diff::write(&mut out, format, &[side, side], 40, BOUNDED.memory).ok()?;
-        lengths.push(out.len());
+    for event in &read.events {
+        let view = View {
+            title: "-",
+            profile: &event.profile,
+            time_line: &event.time_line,
+            ledger: &event.ledger,
+            labels: &Labels::default(),
+            lines: &SourceLines::default(),
+        };
+        for &format in Format::value_variants() {
+            let mut out = Vec::new();
+            write_as(format, &view, 40, BOUNDED.memory, &mut out).ok()?;
+            lengths.push(out.len());
+        }
+        let counts: Vec<u64> = event.profile.nodes.iter().map(|node| node.own).collect();
+        let recordings = [&counts[..]];
+        let side = side("-", event, &recordings);
+        for format in [Format::Text, Format::Html] {
+            let mut out = Vec::new();
+            diff::write(&mut out, format, &[side, side], 40, BOUNDED.memory).ok()?;
+            lengths.push(out.len());
+        }
     }
     Some(lengths)
 }
@@ -388,10 +453,12 @@ pub(crate) fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
     let read =
         |bytes: &[u8]| read_from(&mut PerfReader::from_bytes(bytes.to_vec()).ok()?, reading).ok();
     let reads = [read(before)?, read(after)?];
+    let [first, second] = reads.each_ref().map(|read| read.events.first());
+    let events = [first?, second?];
     let recordings =
-        reads.each_ref().map(|read| read.counts(Path::new("-")).into_iter().collect::<Vec<_>>());
-    let ([read_before, read_after], [of_before, of_after]) = (&reads, &recordings);
-    let sides = [side("-", read_before, of_before), side("-", read_after, of_after)];
+        events.map(|event| event.counts(Path::new("-")).into_iter().collect::<Vec<_>>());
+    let ([event_before, event_after], [of_before, of_after]) = (events, &recordings);
+    let sides = [side("-", event_before, of_before), side("-", event_after, of_after)];
     let mut lengths = Vec::new();
     for format in [Format::Text, Format::Folded, Format::Svg, Format::Html] {
         let mut out = Vec::new();
@@ -399,6 +466,15 @@ pub(crate) fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
         lengths.push(out.len());
     }
     Some(lengths)
+}
+
+/// What a picture of an event is called.
+fn title_of_event<P: AsRef<Path>>(files: &[P], read: &Read, event: &EventRead) -> String {
+    let title = title(files);
+    match read.event_list().as_slice() {
+        [_] => title,
+        _ => format!("{title}: {}", event.name.escaped()),
+    }
 }
 
 /// What a picture is called.

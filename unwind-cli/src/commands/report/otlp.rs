@@ -74,25 +74,28 @@ pub(crate) fn request(view: &View<'_>, room: usize) -> ExportProfilesServiceRequ
     }
 }
 
-/// What is sent of a recording.
+/// What is sent of a recording: a profile for each event.
 ///
 /// # Errors
 ///
 /// [`Failure`] if the recording cannot be read to its end. A ledger that does not add up is
 /// sent as it is.
-pub(crate) fn request_of(
+pub(crate) fn requests_of(
     path: &Path,
-    reading: Reading,
-) -> Result<ExportProfilesServiceRequest, Failure> {
+    reading: Reading<'_>,
+) -> Result<Vec<ExportProfilesServiceRequest>, Failure> {
     let read = read(&[path], reading)?;
     let labels = Labels::new(&read.origin, SystemTime::now(), None, None);
-    let (profile, time_line, ledger) = (&read.profile, &read.time_line, &read.ledger);
     let lines = &SourceLines::default();
-    let view = View { title: "", profile, time_line, ledger, labels: &labels, lines };
-    let request = request(&view, reading.memory);
+    let requests = read.events.iter().map(|event| {
+        let (profile, time_line, ledger) = (&event.profile, &event.time_line, &event.ledger);
+        let view = View { title: "", profile, time_line, ledger, labels: &labels, lines };
+        request(&view, reading.memory)
+    });
+    let requests = requests.collect();
     match read.end() {
         Err(error) if error.exit_code() != EXIT_CODE => Err(error),
-        _ => Ok(request),
+        _ => Ok(requests),
     }
 }
 

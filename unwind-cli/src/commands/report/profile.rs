@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use crate::commands::report::found_by::{FoundBy, Shares};
 use crate::untrusted::Untrusted;
 
@@ -73,10 +75,12 @@ pub(crate) struct Node {
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     pub(crate) frames: Vec<Frame>,
-    places: HashMap<Frame, usize>,
+    places: HashMap<Frame, usize, RandomState>,
     /// Callers come before what they call.
     pub(crate) nodes: Vec<Node>,
-    children: HashMap<(Option<usize>, usize), usize>,
+    /// Asked for each frame of each sample: numbers of our own, and a hash that is made faster than
+    /// that of the standard library, with a seed of each run.
+    children: HashMap<(Option<usize>, usize), usize, RandomState>,
     /// About how many bytes more frames may take, and nodes.
     room_of_frames: usize,
     room_of_stacks: usize,
@@ -110,9 +114,9 @@ impl Profile {
         let room_of_stacks = room.saturating_sub(room / 4);
         Self {
             frames: Vec::new(),
-            places: HashMap::new(),
+            places: HashMap::default(),
             nodes: Vec::new(),
-            children: HashMap::new(),
+            children: HashMap::default(),
             room_of_frames: room.saturating_sub(room_of_stacks),
             room_of_stacks,
             not_kept: 0,

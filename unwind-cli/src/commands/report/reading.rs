@@ -1,6 +1,8 @@
 //! Reading a recording for a report.
 
+use std::collections::HashMap;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use crate::commands::perf::call_stacks::CallStacks;
@@ -8,6 +10,8 @@ use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::{RecordedFiles, SharedFiles};
 use crate::commands::perf::found_frames::FoundFrames;
+use crate::commands::perf::header::Feature;
+use crate::commands::perf::kernel::SampledKernel;
 use crate::commands::perf::names::Names;
 use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::{Options, Summary};
@@ -15,7 +19,8 @@ use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::report;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
-use crate::commands::record::recording::{LEDGER, LedgerSection};
+use crate::commands::record::recording::LedgerSection;
+use crate::commands::report::by_event::ByEvent;
 use crate::commands::report::collector::{Collector, Marks, Seen};
 use crate::commands::report::expansion::expanded;
 use crate::commands::report::found_by::FoundBy;
@@ -26,13 +31,17 @@ use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::{Detail, TimeLine};
 use crate::commands::report::waits::of_unseen;
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::counted::counted;
 use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
-use crate::untrusted::escaped;
+use crate::notices;
+use crate::untrusted::{Untrusted, escaped};
 
 /// How to read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct Reading<'r> {
+    /// The event whose samples are read; without it those of each, by itself.
+    pub(crate) event: Option<&'r Untrusted>,
     pub(crate) by: By,
     /// Whether waits are shown.
     pub(crate) off_cpu: bool,
@@ -51,9 +60,11 @@ pub(crate) struct Reading {
     pub(crate) detail: Detail,
     /// Whether files have the names by which those of two recordings are compared.
     pub(crate) is_compared: bool,
+    /// Whether stacks with gaps stand apart from others.
+    pub(crate) keeps_gaps_apart: bool,
 }
 
-impl Reading {
+impl Reading<'_> {
     /// Where debug files are looked for, if servers are asked for them.
     fn asked(self) -> Option<DebugFiles> {
         if self.asks_servers { DebugFiles::default().asking_servers().ok() } else { None }
@@ -63,28 +74,94 @@ impl Reading {
 /// What one recording has, or several together.
 #[derive(Debug)]
 pub(crate) struct Read {
-    pub(crate) profile: Profile,
-    pub(crate) time_line: TimeLine,
+    /// The event that was asked for, or each that has samples; at least one.
+    pub(crate) events: Vec<EventRead>,
+    /// The others, and how many samples they have.
+    pub(crate) others: Vec<(Untrusted, u64)>,
+    /// That of all events.
     pub(crate) ledger: Ledger,
     /// That of the first one.
     pub(crate) origin: Origin,
-    /// Where in the program samples were taken, if that is kept.
-    pub(crate) line_samples: Option<LineSamples>,
     /// What could not be found out, a line each.
     pub(crate) problems: Vec<String>,
     /// Of recordings that are left out, as they cannot be read.
     failures: Vec<Failure>,
     ends: Vec<RecordingEnd>,
+}
+
+/// What there is of one event.
+#[derive(Debug)]
+pub(crate) struct EventRead {
+    pub(crate) name: Untrusted,
+    pub(crate) profile: Profile,
+    pub(crate) time_line: TimeLine,
+    pub(crate) ledger: Ledger,
+    /// Where in the program samples were taken, if that is kept.
+    pub(crate) line_samples: Option<LineSamples>,
     /// How many samples end at each node, by recording, if they are compared.
     counts: Vec<(PathBuf, Vec<u64>)>,
 }
 
-impl Read {
+impl EventRead {
     /// How many samples of a recording end at each node of the profile, if it was read to its end and
     /// is compared.
     pub(crate) fn counts(&self, path: &Path) -> Option<&[u64]> {
         let found = self.counts.iter().find(|(of, _)| of == path);
         found.map(|(_, counts)| counts.as_slice())
+    }
+}
+
+/// What is written is of one event, and there are several.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: there are several events, which cannot be added up; choose one by --event: {}",
+    path,
+    listed(events)
+)]
+struct SeveralEvents {
+    path: String,
+    events: Vec<(Untrusted, u64)>,
+}
+
+/// The event that was asked for is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: there is no event {asked}, or more than one; there are: {}", listed(events))]
+struct NoEvent {
+    path: String,
+    asked: Untrusted,
+    events: Vec<(Untrusted, u64)>,
+}
+
+/// Events with the counts of their samples.
+fn listed(events: &[(Untrusted, u64)]) -> String {
+    let events = events.iter();
+    let events = events.map(|(name, count)| {
+        format!("{} ({})", name.escaped(), counted(*count, "sample", "samples"))
+    });
+    events.collect::<Vec<_>>().join(", ")
+}
+
+impl Read {
+    /// All events and how many samples each has.
+    pub(crate) fn event_list(&self) -> Vec<(Untrusted, u64)> {
+        let shown = self.events.iter().map(|event| (event.name.clone(), event.ledger.written));
+        shown.chain(self.others.iter().cloned()).collect()
+    }
+
+    /// The only event.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if there are several.
+    pub(crate) fn only(&self) -> Result<&EventRead, Failure> {
+        match self.events.as_slice() {
+            [only] => Ok(only),
+            _ => {
+                let path = self.ends.first().map(|end| escaped(&end.path).to_string());
+                let (path, events) = (path.unwrap_or_default(), self.event_list());
+                Err(Failure::new(SeveralEvents { path, events }, 2))
+            }
+        }
     }
 
     /// Says how the reading ended. What was read before is to be shown first.
@@ -127,7 +204,7 @@ impl RecordingEnd {
 /// # Errors
 ///
 /// [`Failure`] if none is one.
-pub(crate) fn read<P: AsRef<Path>>(paths: &[P], reading: Reading) -> Result<Read, Failure> {
+pub(crate) fn read<P: AsRef<Path>>(paths: &[P], reading: Reading<'_>) -> Result<Read, Failure> {
     let mut together = Together::new(reading);
     let mut failures = Vec::new();
     for path in in_order(paths) {
@@ -150,7 +227,7 @@ pub(crate) fn read<P: AsRef<Path>>(paths: &[P], reading: Reading) -> Result<Read
 /// # Errors
 ///
 /// [`PerfError`] if its ledger cannot be read.
-pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Read, PerfError> {
+pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading<'_>) -> Result<Read, PerfError> {
     let (together, added) = Together::new(reading).add(reader, Path::new("-"));
     added.map(|()| together.whole(Vec::new()))
 }
@@ -175,37 +252,41 @@ fn in_order<P: AsRef<Path>>(paths: &[P]) -> Vec<&Path> {
 }
 
 /// Recordings that are put together.
-struct Together {
-    reading: Reading,
-    collector: Collector,
+struct Together<'r> {
+    reading: Reading<'r>,
+    collectors: ByEvent,
     files: SharedFiles,
     /// Those of the first one.
     origin: Option<Origin>,
     /// The sum of all.
     ledger: Option<Ledger>,
+    /// The same of each event.
+    event_ledgers: HashMap<Untrusted, Ledger>,
     /// Samples that waits without one stand for.
     unseen: u64,
     ends: Vec<RecordingEnd>,
-    /// How many samples end at each node, by recording, if they are compared.
-    counts: Vec<(PathBuf, Vec<u64>)>,
+    /// How many samples end at each node, by event and recording, if they are compared.
+    counts: Vec<(usize, PathBuf, Vec<u64>)>,
 }
 
-impl Together {
-    fn new(reading: Reading) -> Self {
-        let names = Names::new(None, Layout::Perf7_2);
+impl<'r> Together<'r> {
+    fn new(reading: Reading<'r>) -> Self {
+        let names = Names::new(SampledKernel::Running, Layout::Perf7_2);
         let mut collector = Collector::new(names, reading.by, reading.memory);
         collector.time_line = TimeLine::new(reading.detail);
         collector.waits.are_shown = reading.off_cpu;
         collector.is_compared = reading.is_compared;
+        collector.keeps_gaps_apart = reading.keeps_gaps_apart;
         collector.line_samples = reading.keeps_lines.then(LineSamples::default);
         collector.code_frames =
             reading.shows_inlined.then(|| CodeFrames::new(reading.asked().unwrap_or_default()));
         Self {
             reading,
-            collector,
+            collectors: ByEvent::new(reading.event.cloned(), collector),
             files: SharedFiles::default(),
             origin: None,
             ledger: None,
+            event_ledgers: HashMap::new(),
             unseen: 0,
             ends: Vec::new(),
             counts: Vec::new(),
@@ -222,26 +303,61 @@ impl Together {
             Ok(begun) => begun,
             Err(error) => return (self, Err(error)),
         };
+        if told.as_ref().is_some_and(|told| told.is_unfinished) {
+            notices::add(unfinished(path));
+        }
         let moments = self.origin.as_ref().and_then(|first| first.moment).zip(origin.moment);
-        self.collector.time_shift = moments.map_or(0, |(first, own)| own.shift_to(first));
+        let shift = moments.map_or(0, |(first, own)| own.shift_to(first));
+        self.collectors.collectors().for_each(|(_, collector)| collector.time_shift = shift);
         let before = self.own_counts();
+        let of_others = |by_event: &ByEvent| by_event.others.iter().map(|(_, count)| count).sum();
+        let others_before: u64 = of_others(&self.collectors);
         let ended;
-        (self.collector, ended) =
-            collect(self.collector, reader, self.reading, &self.files, told.as_ref(), &origin);
-        let seen = std::mem::take(&mut self.collector.seen);
+        (self.collectors, ended) =
+            collect(self.collectors, reader, self.reading, &self.files, told.as_ref(), &origin);
+        self.collectors.learn_events(reader.events());
+        let seen = self.collectors.collectors();
+        let seen: Vec<(Untrusted, Seen)> =
+            seen.map(|(name, one)| (name.clone(), mem::take(&mut one.seen))).collect();
+        let others: u64 = of_others(&self.collectors);
         self.origin.get_or_insert(origin);
         let summary = match ended {
             Ok(summary) => summary,
             Err(error) => return (self, Err(error.into())),
         };
         if self.reading.is_compared {
-            let before = before.into_iter().chain(std::iter::repeat(0));
-            let own = self.own_counts().into_iter().zip(before);
-            let own = own.map(|(now, before)| now.saturating_sub(before)).collect();
-            self.counts.push((path.to_owned(), own));
+            let before = before.into_iter().chain(std::iter::repeat_with(Vec::new));
+            for (at, (now, before)) in self.own_counts().into_iter().zip(before).enumerate() {
+                let own = now.into_iter().zip(before.into_iter().chain(std::iter::repeat(0)));
+                let own = own.map(|(now, before)| now.saturating_sub(before)).collect();
+                self.counts.push((at, path.to_owned(), own));
+            }
         }
-        let found = seen.samples;
-        let ledger = told.map_or_else(|| ledger_of_seen(seen, &summary), |told| told.ledger);
+        // Where there is no ledger nothing is told of samples that are not asked for.
+        let others_now = if told.is_some() { others.saturating_sub(others_before) } else { 0 };
+        let found = seen.iter().map(|(_, seen)| seen.samples).fold(others_now, u64::saturating_add);
+        let is_of_one =
+            seen.iter().filter(|(_, seen)| seen.samples > 0).count() < 2 && others == others_before;
+        let of_events: Vec<_> =
+            seen.into_iter().map(|(name, seen)| (name, ledger_of_seen(seen))).collect();
+        let lost = summary.merge.lost;
+        let of_seen = || {
+            let sum = of_events.iter().fold(Ledger::new(), |sum, (_, one)| sum.with(one));
+            Ledger { lost, lost_told: lost, lost_by_kernel: None, ..sum }
+        };
+        let ledger = told.map_or_else(of_seen, |told| told.ledger);
+        let seen_at = of_events.iter().position(|(_, seen)| seen.written > 0).unwrap_or(0);
+        for (at, (name, of_seen)) in of_events.into_iter().enumerate() {
+            let of_event = match ledger.of_event(name.escaped()) {
+                Some(told) => told,
+                // What is lost is of no event that could be told, unless there is one.
+                None if is_of_one && at == seen_at => ledger.clone(),
+                None => of_seen,
+            };
+            let sum = self.event_ledgers.entry(name);
+            let sum = sum.and_modify(|sum| *sum = mem::take(sum).with(&of_event));
+            sum.or_insert(of_event);
+        }
         if let Some(waits) = ledger.off_cpu.filter(|_| self.reading.off_cpu) {
             let unseen = of_unseen(reader.events(), waits.nanoseconds_without_sample);
             self.unseen = self.unseen.saturating_add(unseen);
@@ -257,29 +373,78 @@ impl Together {
     }
 
     /// How many samples end at each node so far, if that is asked for.
-    fn own_counts(&self) -> Vec<u64> {
-        let nodes = self.collector.profile.nodes.iter().filter(|_| self.reading.is_compared);
-        nodes.map(|node| node.own).collect()
+    fn own_counts(&mut self) -> Vec<Vec<u64>> {
+        let is_compared = self.reading.is_compared;
+        let collectors = self.collectors.collectors().filter(|_| is_compared);
+        let own =
+            |collector: &Collector| collector.profile.nodes.iter().map(|node| node.own).collect();
+        collectors.map(|(_, collector)| own(collector)).collect()
     }
 
-    /// What there is, if there is a recording.
+    /// What there is, if there is a recording, and the event that was asked for.
     fn finish(self, mut failures: Vec<Failure>) -> Result<Read, Failure> {
         if self.ends.is_empty() {
             Failure::first_of(failures.drain(..))?;
         }
+        if let (false, Some(asked)) = (self.collectors.has_asked(), self.reading.event) {
+            let path = self.ends.first().map(|end| escaped(&end.path).to_string());
+            let (path, events) = (path.unwrap_or_default(), self.collectors.others);
+            return Err(Failure::new(NoEvent { path, asked: asked.clone(), events }, 2));
+        }
         Ok(self.whole(failures))
     }
 
-    fn whole(self, failures: Vec<Failure>) -> Read {
-        let Self { reading, collector, origin, ledger, unseen, ends, mut counts, .. } = self;
+    fn whole(mut self, failures: Vec<Failure>) -> Read {
+        let ledger = self.ledger.take().unwrap_or_default();
+        let mut others = mem::take(&mut self.collectors.others);
+        let mut collectors: Vec<_> =
+            self.collectors.into_collectors().into_iter().enumerate().collect();
+        // Of events without samples one is enough, where there is no other.
+        let is_seen = |collector: &Collector| !collector.profile.nodes.is_empty();
+        let some = collectors.iter().position(|(_, (_, one))| is_seen(one)).unwrap_or(0);
+        let mut at = 0_usize;
+        collectors.retain(|(_, (name, collector))| {
+            let is_kept = at == some || is_seen(collector);
+            at = at.saturating_add(1);
+            if !is_kept && !name.as_bytes().starts_with(b"dummy") {
+                others.push((name.clone(), 0));
+            }
+            is_kept
+        });
+        let is_of_one = collectors.len() < 2;
+        let mut problems = Vec::new();
+        let mut counts = self.counts;
+        let events = collectors.into_iter().map(|(at, (name, collector))| {
+            let of_event = self.event_ledgers.remove(&name).unwrap_or_default();
+            let own = counts.extract_if(.., |(of, ..)| *of == at);
+            let counts = own.map(|(_, path, counts)| (path, counts)).collect();
+            let unseen = if is_of_one { self.unseen } else { 0 };
+            let event = EventRead::of(name, collector, of_event, counts, self.reading.memory);
+            problems.extend(event.1);
+            event.0.with_notes(unseen)
+        });
+        let events = events.collect();
+        let origin = self.origin.unwrap_or_default();
+        Read { events, others, ledger, origin, problems, failures, ends: self.ends }
+    }
+}
+
+impl EventRead {
+    /// What a collector has. Returns also what could not be found out.
+    fn of(
+        name: Untrusted,
+        collector: Collector,
+        ledger: Ledger,
+        mut counts: Vec<(PathBuf, Vec<u64>)>,
+        memory: usize,
+    ) -> (Self, Vec<String>) {
         let Collector { mut profile, mut time_line, mut line_samples, code_frames, .. } = collector;
-        let ledger = ledger.unwrap_or_else(Ledger::new);
         let mut problems = Vec::new();
         if let Some(code_frames) = code_frames.filter(|frames| !frames.is_empty()) {
             let inlined = code_frames.find();
             problems = inlined.problems;
             // Frames that stand apart by address become one, too.
-            let expansion = expanded(&profile, &inlined.functions, reading.memory);
+            let expansion = expanded(&profile, &inlined.functions, memory);
             time_line.move_to(&expansion.nodes);
             for (_, counts) in &mut counts {
                 *counts = expansion.moved(counts);
@@ -289,23 +454,28 @@ impl Together {
             }
             profile = expansion.profile;
         }
+        (Self { name, profile, time_line, ledger, line_samples, counts }, problems)
+    }
+
+    /// The same with samples of which nothing else is known, and those that waits without a sample
+    /// stand for.
+    fn with_notes(mut self, unseen: u64) -> Self {
         for (count, what) in [
-            (ledger.lost, "[lost in a ring]"),
-            (ledger.dropped, "[dropped]"),
+            (self.ledger.lost, "[lost in a ring]"),
+            (self.ledger.dropped, "[dropped]"),
             (unseen, "[waits without a sample]"),
         ] {
             if count > 0 {
-                let frame = profile.frame(Frame::note(what));
-                profile.add([(frame, FoundBy::Nothing)], count);
+                let frame = self.profile.frame(Frame::note(what));
+                self.profile.add([(frame, FoundBy::Nothing)], count);
             }
         }
-        let origin = origin.unwrap_or_default();
-        Read { profile, time_line, ledger, origin, line_samples, problems, failures, ends, counts }
+        self
     }
 }
 
 /// What can be told of a recording without a ledger.
-fn ledger_of_seen(seen: Seen, summary: &Summary) -> Ledger {
+fn ledger_of_seen(seen: Seen) -> Ledger {
     Ledger {
         written: seen.samples,
         complete: seen.complete,
@@ -313,8 +483,6 @@ fn ledger_of_seen(seen: Seen, summary: &Summary) -> Ledger {
         kernel_only: seen.kernel_only,
         unmatched: seen.unmatched,
         unchecked: seen.unchecked,
-        lost: summary.merge.lost,
-        lost_told: summary.merge.lost,
         ..Ledger::new()
     }
 }
@@ -327,13 +495,22 @@ struct MissingSamples {
     told: u64,
 }
 
+/// What is told of a recording whose recorder was ended before it could write the end.
+pub(crate) fn unfinished(path: &Path) -> String {
+    format!(
+        "{}: the recorder was ended before it could finish the file; what it has is read, and what was lost \
+         is not known",
+        escaped(path)
+    )
+}
+
 /// What a recording of `unwind record` says of itself.
 ///
 /// # Errors
 ///
 /// [`PerfError`] if it cannot be read.
 pub(crate) fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, PerfError> {
-    let Some(place) = reader.place_of(LEDGER)? else { return Ok(None) };
+    let Some(place) = reader.place_of(Feature::LEDGER)? else { return Ok(None) };
     let section = reader.section("ledger", place)?;
     let bad = PerfError::BadSection { part: "ledger", at: place.at, len: place.len };
     ledger_of(&section).map(Some).ok_or(bad)
@@ -356,15 +533,15 @@ pub(crate) fn ledger_of(section: &[u8]) -> Option<LedgerSection> {
 /// The longest word for a reason, in characters.
 const MAX_REASON: usize = 64;
 
-/// Has a collector continue with a recording.
+/// Has collectors continue with a recording.
 fn collect(
-    mut collector: Collector,
+    mut collectors: ByEvent,
     reader: &mut PerfReader,
-    reading: Reading,
+    reading: Reading<'_>,
     shared: &SharedFiles,
     told: Option<&LedgerSection>,
     origin: &Origin,
-) -> (Collector, io::Result<Summary>) {
+) -> (ByEvent, io::Result<Summary>) {
     let options = Options {
         merge: true,
         memory: reading.memory,
@@ -372,8 +549,7 @@ fn collect(
         stitch_lbr: false,
     };
     let build_ids = reader.build_ids();
-    let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
-    let names = Names::new(kernel_id, Layout::Perf7_2);
+    let names = Names::new(origin.kernel(&build_ids), Layout::Perf7_2);
     let names = if reading.names_kernel { names } else { names.without_kernel() };
     let marks = told.map(|told| {
         let marks = told.incomplete.iter();
@@ -382,12 +558,12 @@ fn collect(
     });
     // Without them frames have the colours of tables as they are now.
     let found_frames = FoundFrames::read(reader).ok().flatten();
-    collector.begin(names, marks, found_frames);
-    let files = RecordedFiles::new(build_ids).recorded_at(origin.moment).sharing(shared.clone());
+    collectors.begin(names, marks, found_frames);
+    let files = RecordedFiles::new(build_ids).of_origin(origin).sharing(shared.clone());
     let files = match reading.asked() {
         Some(debug_files) => files.with_debug_files(debug_files),
         None => files,
     };
     let call_stacks = CallStacks::new(false, reader.branch_entries());
-    print(reader, options, files, call_stacks, collector)
+    print(reader, options, files, call_stacks, collectors)
 }

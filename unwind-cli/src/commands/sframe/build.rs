@@ -1,8 +1,9 @@
 //! `unwind sframe build`: a table made of a file's call frame information.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 use object::elf;
 use sframe::Format;
@@ -16,6 +17,7 @@ use crate::counted::{bytes_in_ranges, counted};
 use crate::elf::ElfFile;
 use crate::failure::Failure;
 use crate::input_error::InputError;
+use crate::output_file::{write_file, write_file_as};
 use crate::progress::Progress;
 use crate::same_file::{is_same_file, is_standard_output};
 use crate::untrusted::escaped;
@@ -93,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     progress.finish();
     let written = match &embedder {
         Some(Ok(embedder)) => write_copy(args, embedder, &built),
-        _ => replace(&args.output, |file| file.write_all(&built.bytes)),
+        _ => write_file(&args.output, |mut file| file.write_all(&built.bytes)),
     };
     written.map_err(|error| SframeError::Output { path: args.output.clone(), error })?;
     if is_standard_output(&args.output) {
@@ -137,45 +139,11 @@ fn write_copy(args: &Args, embedder: &Embedder, built: &BuiltTable) -> io::Resul
         Format::V2 => elf::SHT_PROGBITS,
         _ => elf::SHT_GNU_SFRAME,
     };
-    let partial = Partial::new(&args.output);
-    fs::copy(&args.file, &partial.path)?;
-    let copy = File::options().write(true).open(&partial.path)?;
-    embedder.write(&copy, &built.bytes, kind)?;
-    copy.sync_all()?;
-    partial.rename(&args.output)
-}
-
-/// Writes a file that replaces another one only when it is whole.
-fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    // What is no file, such as /dev/stdout, cannot be replaced.
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return write(&mut File::options().write(true).open(path)?);
-    }
-    let partial = Partial::new(path);
-    write(&mut File::create(&partial.path)?)?;
-    partial.rename(path)
-}
-
-/// A file beside the one that it is to become. It is removed unless it does.
-struct Partial {
-    path: PathBuf,
-}
-
-impl Partial {
-    fn new(output: &Path) -> Self {
-        let mut name = output.as_os_str().to_owned();
-        name.push(format!(".{}.partial", std::process::id()));
-        Self { path: name.into() }
-    }
-
-    fn rename(self, output: &Path) -> io::Result<()> {
-        fs::rename(&self.path, output)
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // Once renamed, it is not there.
-        let _ = fs::remove_file(&self.path);
-    }
+    let original = File::open(&args.file)?;
+    // It is executed as the original is.
+    let mode = original.metadata()?.mode();
+    write_file_as(&args.output, mode, |mut copy| {
+        io::copy(&mut &original, &mut copy)?;
+        embedder.write(copy, &built.bytes, kind)
+    })
 }

@@ -50,6 +50,9 @@ impl fmt::Display for Cfa {
             CfaRule::AtRegister(base, offset) => {
                 write!(f, "*({}{offset:+})", Register(self.0, base))
             }
+            CfaRule::AtRegisterPlus(base, offset, plus) => {
+                write!(f, "*({}{offset:+}){:+}", Register(self.0, base), plus.bytes())
+            }
         }
     }
 }

@@ -293,7 +293,9 @@ impl Table {
 
 /// Whether a rule of the row needs a register that only the first frame has.
 fn is_for_first_frame(row: &Row) -> bool {
-    let (CfaRule::Register(base, _) | CfaRule::AtRegister(base, _)) = row.cfa();
+    let (CfaRule::Register(base, _)
+    | CfaRule::AtRegister(base, _)
+    | CfaRule::AtRegisterPlus(base, ..)) = row.cfa();
     let of = |rule| match rule {
         RegRule::Register(base, _) | RegRule::AtRegister(base, _) => {
             matches!(base, BaseReg::Reg(_))

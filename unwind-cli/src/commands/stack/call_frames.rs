@@ -29,13 +29,12 @@ impl<A: Arch> RowSource<A> for CallFrameSource<'_> {
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, A::Regs>,
-        _: &mut M,
+        mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let addr = frame.lookup_addr().get();
-        let image = self.image(addr);
+        let image = self.image(frame.lookup_addr().get());
         // Other ways may find the caller. Where none does, the report says why this one
         // has not.
-        Ok(image.and_then(|image| image.call_frame_row(addr, A::WORD).ok().flatten()))
+        Ok(image.and_then(|image| image.call_frame_row_in::<A, M>(frame, mem)))
     }
 
     fn register_rules<M: Memory>(

@@ -15,13 +15,14 @@ pub(crate) mod walk;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use unwind_core::CacheStats;
 
+use crate::caller_signals::command_with_signals;
 use crate::coloured;
 use crate::commands::stack::error::StartError;
 use crate::commands::stack::frame_pointers::FramePointerRows;
@@ -389,8 +390,7 @@ struct Started<'a> {
 
 impl<'a> Started<'a> {
     fn start(program: &'a OsString, arguments: &[OsString]) -> Result<Self, Failure> {
-        let child = Command::new(program)
-            .args(arguments)
+        let child = command_with_signals(program, arguments)
             .stdout(io::stderr())
             .spawn()
             .map_err(|error| StartError::Start { command: program.clone(), error })?;

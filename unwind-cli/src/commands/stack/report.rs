@@ -1,11 +1,14 @@
 //! What is shown of a target's stacks: to people as text, to programs as JSON.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde::Serialize;
 use unwind_core::{Frame, WordSize};
 
+use crate::commands::perf::jit_map::JitMap;
+use crate::commands::perf::processes::Processes;
 use crate::commands::stack::error::Incomplete;
 use crate::commands::stack::frame_report::{FrameReport, NameRoom, demangled, file_name};
 use crate::commands::stack::source_lines;
@@ -89,6 +92,7 @@ impl Report {
         });
         target.modules.expect_functions(addrs, &naming.debug_files);
         let mut room = NameRoom::new(target.room.names);
+        let told = ToldCode::of(target);
         let mut threads: Vec<_> = target
             .threads
             .iter()
@@ -96,7 +100,9 @@ impl Report {
             .map(|(thread, stack)| {
                 let frames = stack.frames.iter();
                 let frames = frames
-                    .map(|frame| name(frame, target, naming.parameters, &mut troubles, &mut room))
+                    .map(|frame| {
+                        name(frame, target, naming.parameters, &told, &mut troubles, &mut room)
+                    })
                     .collect();
                 let mut report = ThreadReport::new(thread, stack.mode, frames, stack.end);
                 if method != Method::Fp {
@@ -237,6 +243,7 @@ fn name(
     frame: &Frame,
     target: &Target,
     parameters: Parameters,
+    told: &ToldCode,
     troubles: &mut BTreeMap<Untrusted, String>,
     room: &mut NameRoom,
 ) -> FrameReport {
@@ -246,6 +253,10 @@ fn name(
     }
     if report.object.is_none() {
         report.object = name_of_mapping(&target.mappings, report.lookup());
+        if let (Some(_), Some((name, past))) = (&report.object, told.function(report.lookup())) {
+            report.function = Some(name);
+            report.function_offset = Some(past.saturating_add(u64::from(!report.exact)));
+        }
     }
     if let Some(mangled) = &report.mangled
         && let Some(whole) = demangled(mangled, parameters)
@@ -254,6 +265,27 @@ fn name(
     }
     room.fit([&mut report.object, &mut report.function, &mut report.mangled]);
     report
+}
+
+/// What compilers in the process have told of their code, read when it is first asked for.
+struct ToldCode {
+    /// The process, if it runs.
+    process: Option<u32>,
+    map: OnceCell<JitMap>,
+}
+
+impl ToldCode {
+    fn of(target: &Target) -> Self {
+        let process = u32::try_from(target.process).ok().filter(|_| target.is_process);
+        Self { process, map: OnceCell::new() }
+    }
+
+    /// The function at an address, and how far into it that is.
+    fn function(&self, addr: u64) -> Option<(Untrusted, u64)> {
+        let process = self.process?;
+        let map = self.map.get_or_init(|| JitMap::of_process(process, Processes::Running));
+        map.function(addr).map(|(name, past)| ((*name).clone(), past))
+    }
 }
 
 /// What code without a file is called: `[anonymous]` if a just-in-time compiler

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use sframe::Abi;
-use unwind_core::{FrameContext, Memory, Row, RowSource};
+use unwind_core::{FrameContext, Memory, Row, RowSource, WordSize};
 use unwind_x86::{X86_64, X86_64Regs};
 
 use crate::elf::sframe_section::SframeSection;
@@ -38,11 +38,20 @@ impl RowSource<X86_64> for SframeTables<'_> {
         // A section of which nothing can be used is as if it were not there, but for a
         // warning.
         let Some(image) = image else { return Ok(None) };
-        match open_tables(image) {
-            Ok(Some(section)) => section.row(image.bias, addr),
-            Ok(None) | Err(_) => Ok(None),
-        }
+        let row = match open_tables(image) {
+            Ok(Some(section)) => section.row(image.bias, addr)?,
+            Ok(None) | Err(_) => None,
+        };
+        let by_call_frames = || image.call_frame_row(addr, WordSize::Eight).ok().flatten();
+        Ok(row.map(|row| with_mark(row, by_call_frames)))
     }
+}
+
+/// The row of an SFrame table with the mark that only call frame information has: that the function
+/// may [return to where an exception is caught](Row::with_eh_return).
+pub(crate) fn with_mark(row: Row, by_call_frames: impl FnOnce() -> Option<Row>) -> Row {
+    let is_marked = by_call_frames().is_some_and(|row| row.is_eh_return());
+    if is_marked { row.with_eh_return() } else { row }
 }
 
 /// The SFrame section of a file, if its first table is one of 64-bit code.
@@ -78,6 +87,11 @@ impl TableWarnings {
                 }
                 Some(Err(error)) => self.warn(format!("{path}: {error}")),
                 Some(Ok(None)) | None => {}
+            }
+            if let Some(index) = image.disorder() {
+                self.warn(format!(
+                    "{path}: entry {index} of .eh_frame_hdr is not in order: .eh_frame is read as a whole"
+                ));
             }
             if let Some(error) = image.unread_call_frames() {
                 self.warn(format!("{path}: its call frame information is not used: {error}"));

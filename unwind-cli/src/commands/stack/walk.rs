@@ -10,8 +10,8 @@ use unwind_core::{
     TableError, VirtAddr, Walker,
 };
 use unwind_x86::{
-    Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, StackSwitches, UnrecordedPushes,
-    X86_64, X86_64Regs,
+    Ia32, Ia32Regs, InstructionAnalysis, LinkageEntries, ProvenFrames, SignalTrampolines,
+    StackSwitches, UnrecordedPushes, X86_64, X86_64Regs,
 };
 
 use crate::commands::stack::built::BuiltTables;
@@ -262,8 +262,10 @@ impl<'t> StackWalker<'t> {
             (self.x86_64, Code { ranges: &self.code, probes: self.return_probes }, &mut *self.rows);
         match method {
             Method::Auto => {
-                let source = tables.or(call_frames).or(ProgramStart { files: self.modules });
-                let source = source.or(SignalTrampolines).or(InstructionAnalysis);
+                let source = LinkageEntries::new(tables).or(call_frames);
+                let source = source.or(ProgramStart { files: self.modules });
+                let source = source.or(SignalTrampolines).or(ProvenFrames::new(()));
+                let source = source.or(InstructionAnalysis);
                 let source = StackSwitches::new(switches, source).thread_pointer(fs_base);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
                 collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)
@@ -305,8 +307,9 @@ impl<'t> StackWalker<'t> {
         match method {
             Method::Auto => {
                 let start = ProgramStart { files: self.modules };
-                let source = RowSource::<Ia32>::or(call_frames, start);
+                let source = RowSource::<Ia32>::or(LinkageEntries::new(call_frames), start);
                 let source = RowSource::<Ia32>::or(source, SignalTrampolines);
+                let source = RowSource::<Ia32>::or(source, ProvenFrames::new(()));
                 let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
                 let source = UnrecordedPushes::new(source);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);

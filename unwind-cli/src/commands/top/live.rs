@@ -11,6 +11,7 @@ use crate::commands::perf::events::Events;
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::held::Held;
+use crate::commands::perf::kernel::SampledKernel;
 use crate::commands::perf::names::Names;
 use crate::commands::perf::pipeline::Options;
 use crate::commands::perf::printed::print_walked;
@@ -131,7 +132,7 @@ impl Printer for LivePrinter {
             (ChainEnd::Stack(_), _) => return Ok(()),
             (ChainEnd::Unmatched(_), _) => counts.unmatched = counts.unmatched.saturating_add(1),
             (_, Some(event)) => counts.tally.count(&shown.held, &event.attr, walked, false),
-            (_, None) => counts.tally.count_damaged(),
+            (_, None) => counts.tally.count_damaged(&shown.held),
         }
         self.count_thread(shown);
         self.collector.print(events, shown, walked)
@@ -167,7 +168,7 @@ pub(crate) fn walk(
     let setup = WalkSetup::new(frame_pointers).beside_programs(stream.backlog(), copy_size);
     let mut reader = PerfReader::from_stream(stream)?;
     let options = Options { merge: true, memory: MEMORY, frame_pointers, stitch_lbr: false };
-    let names = Names::new(None, Layout::Perf7_2);
+    let names = Names::new(SampledKernel::Running, Layout::Perf7_2);
     let printer = LivePrinter {
         collector: Collector::new(names, By::Name, ROOM),
         counts: Counts { tally: Tally::default(), unmatched: 0, told: Told::new(rate) },

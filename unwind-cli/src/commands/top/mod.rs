@@ -6,6 +6,7 @@ mod terminal;
 mod window;
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
@@ -21,7 +22,7 @@ use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::rings::{
     Emptied, RING, Span, check_exist, existing, of_running, open,
 };
-use crate::commands::record::sampling::{Copies, CopySizes, RingSize, Sampling, UserStacks};
+use crate::commands::record::sampling::{Copies, CopySizes, Often, RingSize, Sampling, UserStacks};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::Subject;
@@ -105,13 +106,16 @@ const WAIT: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     check_exist(&args.pid)?;
     // The terminal is given back before it ends.
-    let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT]);
+    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+    let ends = end_at(&signals, &Arc::default());
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let (whom, existing) = (of_running(&subject), existing(&subject));
     let sizes = CopySizes::several(&whom, 1);
     let copy_size = CopySize::new(sizes.clone(), args.rate);
     let engine = open(&Sampling {
-        rate: args.rate,
+        often: Often::Rate(args.rate),
+        events: Vec::new(),
+        cpus: None,
         user_stacks: UserStacks::Copied(Copies { sizes, with_chains: false }),
         off_cpu: false,
         ring: RingSize::AtMost(RING),
@@ -124,7 +128,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         interval: Duration::from_secs(args.interval),
         copy_size: copy_size.clone(),
     };
-    let span = Span { subject, ends: ends.clone(), until: None, every: None };
+    let span = Span { subject, beside: None, ends: ends.clone(), until: None, every: None };
     let (emptied, parts) = Emptied::start(engine, attr, copy_size, &existing, span);
     let reader = parts.recv().map_err(|error| Failure::new(error, 1))?.reader;
     let (sender, updates) = channel();

@@ -13,6 +13,7 @@ use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::kernel::SampledKernel;
 use crate::commands::perf::names::Names;
 use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::Options;
@@ -116,7 +117,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
         stitch_lbr: false,
     };
-    let names = Names::new(None, Layout::Perf7_2).without_kernel();
+    let names = Names::new(SampledKernel::Running, Layout::Perf7_2).without_kernel();
     let verifier = Verifier::new(perf, names, args.list);
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     // A recording whose sections cannot be read says nothing of its time.

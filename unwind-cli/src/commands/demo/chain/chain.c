@@ -126,7 +126,9 @@ FUNCTION uint64_t NAME(enter)(struct witness *w, uint64_t x)
  *
  * What start-up code does: a zero return address and a zero frame pointer
  * below the first function, so that a stack has an end. The call frame
- * information says so too while the function runs. */
+ * information says so too while the function runs. Above them is room
+ * without return addresses, as above the first function of a program: a walk
+ * does not take a zero beside a return address for an end. */
 #define TEXT_(s) #s
 #define TEXT(s) TEXT_(s)
 #define START TEXT(NAME(start))
@@ -140,16 +142,20 @@ __asm__(".text\n"
         "pushq %rbp\n"
         ".cfi_def_cfa_offset 16\n"
         ".cfi_offset %rbp, -16\n"
-        "pushq $0\n"
-        ".cfi_def_cfa_offset 24\n"
-        "pushq $0\n"
+        "subq $528, %rsp\n"
+        ".cfi_def_cfa_offset 544\n"
+        "movq %rdi, %rdx\n"
+        "movq %rsp, %rdi\n"
+        "movl $66, %ecx\n"
+        "xorl %eax, %eax\n"
+        "rep stosq\n"
+        "movq %rdx, %rdi\n"
         ".cfi_remember_state\n"
         ".cfi_def_cfa_offset 16\n"
         "movq %rsp, %rbp\n"
         "call " TEXT(NAME(enter)) "\n"
         ".cfi_restore_state\n"
-        ".cfi_def_cfa_offset 32\n"
-        "addq $16, %rsp\n"
+        "addq $528, %rsp\n"
         ".cfi_def_cfa_offset 16\n"
         "popq %rbp\n"
         ".cfi_def_cfa_offset 8\n"

@@ -8,6 +8,7 @@ use crate::commands::perf::build_ids;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::header::{Feature, FileHeader, Section};
 use crate::commands::perf::pmu_caps;
+use crate::untrusted::Untrusted;
 
 /// The most bytes that attrs, ids or names may take; a thousand events on a
 /// thousand CPUs take a tenth.
@@ -41,6 +42,11 @@ impl PerfReader {
     /// has it there.
     pub(crate) const fn told_branch_entries(&self) -> Option<u32> {
         self.told_branch_entries
+    }
+
+    /// The release of the kernel, by the records so far: pipe form has it there.
+    pub(crate) const fn told_release(&self) -> Option<&Untrusted> {
+        self.told_release.as_ref()
     }
 
     /// How many entries the CPU's branch record has, if the recording says so at its end.

@@ -10,13 +10,13 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use chrono::DateTime;
-use tempfile::NamedTempFile;
 
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::parquet::place::folder;
 use crate::commands::report::parquet::table::{Cell, Table};
 use crate::commands::report::profile::FrameKind;
 use crate::commands::report::view::View;
+use crate::output_file::write_file;
 
 /// The tables. That of ledgers is written last: what a ledger is about is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +97,9 @@ pub(crate) fn write(below: &Path, view: &View<'_>) -> io::Result<()> {
         let folder = below.join(kind.name()).join(folder(day, &view.labels.host));
         fs::create_dir_all(&folder)?;
         // A reader sees all of it or nothing, and its name then is none that readers look for.
-        let file = NamedTempFile::new_in(&folder)?;
-        let out = write_table(kind, view, BufWriter::new(file))?;
-        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.persist(folder.join(&name))?;
+        write_file(&folder.join(&name), |file| {
+            write_table(kind, view, BufWriter::new(file))?.flush()
+        })?;
     }
     Ok(())
 }

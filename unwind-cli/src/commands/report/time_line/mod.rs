@@ -82,6 +82,12 @@ impl Default for TimeLine {
 }
 
 impl TimeLine {
+    /// One without samples that keeps as much.
+    pub(crate) fn another(&self) -> Self {
+        let detail = if self.shortens { Detail::OfTimes(self.max_cells) } else { Detail::OfStacks };
+        Self::new(detail)
+    }
+
     pub(crate) fn new(detail: Detail) -> Self {
         let (max_cells, shortens) = match detail {
             Detail::OfStacks => (USUAL_CELLS, false),

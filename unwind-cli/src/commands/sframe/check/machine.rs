@@ -116,6 +116,9 @@ impl Machine {
         let cfa = match row.cfa() {
             CfaRule::Register(base, offset) => plus(self.base(base), offset),
             CfaRule::AtRegister(base, offset) => Self::load(plus(self.base(base), offset)),
+            CfaRule::AtRegisterPlus(base, offset, addend) => {
+                plus(Self::load(plus(self.base(base), offset)), addend.bytes())
+            }
         };
         let value = |rule, same: u64| match rule {
             RegRule::SameValue => Some(same),

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use sframe::{Severity, Table};
 
+use crate::call_frame_rows::CallFrameRows;
 use crate::call_frames::CallFrames;
 use crate::commands::sframe::check::report::{Losses, Report, Validation};
 use crate::commands::sframe::code::Code;
@@ -61,6 +62,9 @@ Exit code 1 says that a table is against the format, differs from the call frame
 information, or has a function that is not all code. Code without a row is no difference: it is counted and, in a
 table made here, named by what its rules are that the table cannot say.
 
+Of the table in .eh_frame_hdr by which debuggers and unwinders search the call frame information it
+is said whether its entries are in order. That is no fault of the tables that are checked.
+
 In a relocatable object, places are offsets in sections: `.text+0x10`.
 
 JSON (its JSON Schema: docs/schema/sframe-check.json): one object with
@@ -69,6 +73,9 @@ JSON (its JSON Schema: docs/schema/sframe-check.json): one object with
   built         the format of the table made here, or null
   tables        a list, each with version, functions, rows, bytes
   validation    errors, notes, and the first findings
+  search_table_disorder
+                the number of the first entry of .eh_frame_hdr that is not in
+                order, or null
   comparison    null, or entries, rows, code_bytes, covered_bytes, places,
                 differences, and the first differences; unreadable counts
                 entries that gimli cannot read, context_bytes is code whose
@@ -128,6 +135,10 @@ fn check(args: &Args, image: &Image) -> Result<(), Failure> {
         validation,
         comparison: frames.as_ref().map(|frames| compare::compare(frames, &tables, &progress)),
         losses,
+        disorder: match &image.content {
+            Content::Raw(..) => None,
+            Content::Elf(elf) => CallFrameRows::new(elf).disorder(elf),
+        },
         code: &code,
         first: args.first,
     };

@@ -122,6 +122,9 @@ pub(super) struct Report<'a> {
     pub(super) validation: Validation,
     pub(super) comparison: Option<Comparison>,
     pub(super) losses: Option<Losses<'a>>,
+    /// The first entry that is not in order in the table by which the file's call frame information
+    /// is searched.
+    pub(super) disorder: Option<u32>,
     pub(super) code: &'a Code,
     /// How much to show of each kind.
     pub(super) first: usize,
@@ -213,6 +216,12 @@ impl Report<'_> {
         for finding in first_errors.iter().chain(first_notes) {
             writeln!(out, "    {finding}")?;
         }
+        if let Some(index) = self.disorder {
+            writeln!(
+                out,
+                "  search table  entry {index} of .eh_frame_hdr is not in order: a search by it misses code"
+            )?;
+        }
         match &self.comparison {
             Some(comparison) => self.write_comparison(out, comparison),
             None => writeln!(out, "  comparison    none: the file has no call frame information"),
@@ -293,6 +302,7 @@ impl Report<'_> {
                 first_errors: &self.validation.first_errors,
                 first_notes: &self.validation.first_notes,
             },
+            search_table_disorder: self.disorder,
             comparison: self.comparison.as_ref().map(|comparison| JsonComparison {
                 entries: comparison.fdes,
                 rows: comparison.rows,
@@ -348,6 +358,7 @@ struct Json<'a> {
     built: Option<FormatArg>,
     tables: Vec<JsonTable>,
     validation: JsonValidation<'a>,
+    search_table_disorder: Option<u32>,
     comparison: Option<JsonComparison<'a>>,
     missing: Vec<JsonMissing>,
     expressible: Option<JsonExpressible>,
@@ -430,6 +441,7 @@ mod tests {
             built: Some(FormatArg::V3),
             tables: &[],
             validation: Validation::default(),
+            disorder: None,
             comparison: Some(Comparison {
                 code_bytes: 24,
                 covered_bytes: 16,

@@ -1,0 +1,93 @@
+// Calls through functions whose CFA is an expression, as libraries and run-time systems have them:
+// the stack pointer of before is in memory, behind one word or two, or on another stack, higher or
+// lower than this one. Then it sleeps, or with an argument works without changes of stacks.
+#include <stdio.h>
+#include <unistd.h>
+
+typedef void function(void);
+void aligned(function *);
+void chained(function *);
+void switched(function *, void *stack_end);
+
+__asm__(".text\n"
+        // CFA = *(rsp+16)+8, as libcrypto.
+        ".globl aligned\n"
+        ".type aligned, @function\n"
+        "aligned:\n"
+        "    .cfi_startproc\n"
+        "    mov %rsp, %rax\n"
+        "    .cfi_def_cfa_register %rax\n"
+        "    sub $72, %rsp\n"
+        "    and $-64, %rsp\n"
+        "    mov %rax, 16(%rsp)\n"
+        "    .cfi_escape 0x0f, 5, 0x77, 16, 0x06, 0x23, 8\n"
+        "    call *%rdi\n"
+        "    mov 16(%rsp), %rsp\n"
+        "    .cfi_def_cfa %rsp, 8\n"
+        "    ret\n"
+        "    .cfi_endproc\n"
+        ".size aligned, .-aligned\n"
+        // CFA = *(*(rsp+8)+16)+8, as OCaml 5's effect handlers.
+        ".globl chained\n"
+        ".type chained, @function\n"
+        "chained:\n"
+        "    .cfi_startproc\n"
+        "    mov %rsp, %rax\n"
+        "    .cfi_def_cfa_register %rax\n"
+        "    sub $56, %rsp\n"
+        "    mov %rax, 40(%rsp)\n"
+        "    lea 24(%rsp), %rcx\n"
+        "    mov %rcx, 8(%rsp)\n"
+        "    .cfi_escape 0x0f, 8, 0x77, 8, 0x06, 0x23, 16, 0x06, 0x23, 8\n"
+        "    call *%rdi\n"
+        "    add $56, %rsp\n"
+        "    .cfi_def_cfa %rsp, 8\n"
+        "    ret\n"
+        "    .cfi_endproc\n"
+        ".size chained, .-chained\n"
+        // CFA = *(rsp)+8 on another stack, as OCaml 5's calls of C.
+        ".globl switched\n"
+        ".type switched, @function\n"
+        "switched:\n"
+        "    .cfi_startproc\n"
+        "    .cfi_signal_frame\n"
+        "    mov %rsp, %rax\n"
+        "    .cfi_def_cfa_register %rax\n"
+        "    lea -16(%rsi), %rsp\n"
+        "    mov %rax, (%rsp)\n"
+        "    .cfi_escape 0x0f, 5, 0x77, 0, 0x06, 0x23, 8\n"
+        "    call *%rdi\n"
+        "    mov (%rsp), %rsp\n"
+        "    .cfi_def_cfa %rsp, 8\n"
+        "    ret\n"
+        "    .cfi_endproc\n"
+        ".size switched, .-switched\n"
+        ".section .note.GNU-stack, \"\", @progbits\n"
+        ".text\n");
+
+static char low[1 << 16] __attribute__((aligned(16)));
+static char *high;
+static int works;
+static volatile unsigned long sum;
+
+#define NEXT(name, ...)                                                                            \
+    __attribute__((noinline)) static void name(void) {                                             \
+        __VA_ARGS__;                                                                               \
+        __asm__ volatile("");                                                                      \
+    }
+
+NEXT(end, if (!works) { puts("ready"); fflush(stdout); } for (;;) if (works) sum += 1; else pause())
+NEXT(on_high, aligned(end))
+NEXT(on_low, switched(on_high, high))
+NEXT(third, if (works) aligned(end); else switched(on_low, low + sizeof low))
+NEXT(second, chained(third))
+NEXT(first, aligned(second))
+
+int main(int count, char **arguments) {
+    char part[1 << 14] __attribute__((aligned(16)));
+    (void)arguments;
+    works = count > 1;
+    high = part + sizeof part;
+    first();
+    return part[0];
+}
