@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # Counts instructions by callgrind: a frame of each unwinder, hot and in time
-# order, a lookup, a miss of the cache (with the lookup, the step and keeping the
+# order, a walk of stacks of few frames and of many, a lookup, a miss of the cache (with the lookup, the step and keeping the
 # row), a sample after a change of what is mapped, a request.
 #
-#   benches/instructions.sh [FILE...]      (the committed corpora if none is named)
+#   benches/instructions.sh [--frames] [FILE...]      (the committed corpora if none is named)
+#
+# With --frames only what frames and walks take. Exits 1 if framehop takes fewer instructions a frame
+# than the library does, or a walk of stacks of any of these depths.
 #
 # Each figure is the difference of two runs, so that what happens once, such as
 # building tables, is not in it.
 set -euo pipefail
 export RUSTUP_DIST_SERVER=http://127.0.0.1:9
 cd "$(dirname "$0")/.."
+frames_alone=
+if [ "${1-}" = --frames ]; then frames_alone=1; shift; fi
 [ $# -gt 0 ] || set -- benches/corpus/*.snap
 cargo build --quiet --locked --profile bench --package unwind-benches --bin walk
 walk=${CARGO_TARGET_DIR:-target}/release/walk
@@ -33,22 +38,56 @@ figure() { # MODE NAME FEWER MORE COUNT FILE: instructions a frame
     awk -v ir="$((ir2 - ir1))" -v n="$((n2 - n1))" 'BEGIN { printf " %9.1f", ir / n }'
 }
 
-unwinders=(unwind incremental framehop simple-frame-rs gimli indexed)
+# By `unwind::Unwinder` with 4,096 rows and with 512, of SFrame tables and of call frame information;
+# by rivals; by a walker of the benches' own with 512 rows.
+ours=(unwind unwind-512 call-frames call-frames-512)
+unwinders=("${ours[@]}" framehop simple-frame-rs gimli walker indexed)
+slower=()
+check() { # WHAT NAME OURS THEIRS: notes where framehop takes fewer
+    awk -v a="$3" -v b="$4" 'BEGIN { exit a + 0 > b + 0 }' || slower+=("$2 on $1")
+}
 tables=(plain v2 indexed simple-frame-rs gimli)
 printf '%-24s' "instructions a frame"
-printf ' %9.9s' "${unwinders[@]}"
+printf ' %9s' unwind 512-rows by-cfi cfi-512 framehop simple-fr gimli walker indexed
 printf '\n'
 for file in "$@"; do
     name=$(corpus "$file")
     for mode in "hot 5 25 20" "replay 1 2 200"; do
         read -r how fewer more count <<<"$mode"
         printf '%-24s' "$name, $how"
+        taken=()
         for unwinder in "${unwinders[@]}"; do
-            figure "$how" "$unwinder" "$fewer" "$more" "$count" "$file"
+            taken+=("$(figure "$how" "$unwinder" "$fewer" "$more" "$count" "$file")")
+            printf '%s' "${taken[-1]}"
         done
         printf '\n'
+        for at in "${!ours[@]}"; do
+            # framehop comes after ours.
+            check "$name, $how" "${ours[$at]}" "${taken[$at]}" "${taken[${#ours[@]}]}"
+        done
     done
 done
+
+# The corpora that have stacks of each depth; rows are in the caches.
+printf '\n%-24s %9s %9s %9s\n' "instructions a walk" unwind by-cfi framehop
+for name in c-allfp c-nofp; do
+    for frames in 1 2 5 10 20 100; do
+        printf '%-24s' "$name, $frames frames"
+        taken=()
+        for unwinder in unwind call-frames framehop; do
+            taken+=("$(figure depth "$unwinder" 5 25 "$frames" "benches/corpus/$name.snap")")
+            printf '%s' "${taken[-1]}"
+        done
+        printf '\n'
+        check "$name, $frames frames" unwind "${taken[0]}" "${taken[2]}"
+        check "$name, $frames frames" call-frames "${taken[1]}" "${taken[2]}"
+    done
+done
+finish() {
+    [ "${#slower[@]}" -eq 0 ] || { printf 'framehop takes fewer: %s\n' "${slower[@]}" >&2; exit 1; }
+    exit 0
+}
+[ -z "$frames_alone" ] || finish
 printf '\n%-24s' "instructions a lookup"
 printf ' %9.9s' "${tables[@]}"
 printf '\n'
@@ -92,3 +131,4 @@ for part in "first:ask" "repeated:ask" "return:go_to_user"; do
     more=$(request "$what" "$function" 2000)
     printf '%-24s %9.1f\n' "$what" "$(awk -v ir="$((more - fewer))" 'BEGIN { print ir / 1000 - 1 }')"
 done
+finish

@@ -45,7 +45,7 @@ figure() { # FILE COUNT WALK...: instructions a frame
 printf '%-24s %9s %9s %9s %9s %9s\n' "replay, large corpora" "$revision" now ratio "4096 rows" ratio
 for file in "$@"; do
     then=$(figure "$file" 1000 "$target/since/release/walk" replay unwind)
-    now=$(figure "$file" 1000 "$target/release/walk" replay unwind)
+    now=$(figure "$file" 1000 "$target/release/walk" replay walker)
     large=$(figure "$file" "" "$target/release/large-replay")
     name=$(basename "$file")
     awk -v name="${name%.*}" -v then="$then" -v now="$now" -v large="$large" 'BEGIN {

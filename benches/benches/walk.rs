@@ -10,14 +10,11 @@ use criterion::{
 };
 use unwind_benches::corpus::Corpus;
 use unwind_benches::known::KNOWN;
-use unwind_benches::{
-    FramePointerLoop, Framehop, Gimli, Incremental, Report, SimpleFrame, Unwind, Unwinder,
-};
+use unwind_benches::{FramePointerLoop, Framehop, Gimli, Report, SimpleFrame, Unwind, Unwinder};
 
-fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 7] {
+fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 6] {
     [
         ("unwind", Box::new(Unwind::new(corpus))),
-        ("unwind-incremental", Box::new(Incremental::new(corpus))),
         ("unwind-v2", Box::new(Unwind::v2(corpus))),
         ("framehop", Box::new(Framehop::new(corpus))),
         ("gimli-rows", Box::new(Gimli::new(corpus))),

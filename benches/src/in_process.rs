@@ -10,7 +10,7 @@ use unwind_x86::{FramePointers, X86_64, X86_64Regs};
 use crate::corpus::{Corpus, Module, Tables};
 use crate::own_maps::{Map, own_maps};
 use crate::own_stack::Top;
-use crate::{Framehop, Incremental, MAX_FRAMES, Reference, Unwind, Unwinder as _};
+use crate::{Framehop, MAX_FRAMES, Reference, Unwind, Unwinder as _};
 
 /// The code of this process, with tables that are made of its `.eh_frame`; no
 /// snapshots.
@@ -78,12 +78,6 @@ fn regs(top: &Top<'_>) -> X86_64Regs {
 pub fn walk(unwind: &mut Unwind, top: &Top<'_>) -> usize {
     let mut memory = top.stack;
     unwind.walk_from(regs(top), &mut memory)
-}
-
-/// The same, starting from the last walk.
-pub fn walk_again(incremental: &mut Incremental, top: &Top<'_>) -> usize {
-    let mut memory = top.stack;
-    incremental.walk_from(0, regs(top), &mut memory)
 }
 
 /// The same by framehop.

@@ -17,7 +17,9 @@ mod call_frames;
 pub mod corpus;
 pub mod cut;
 pub mod deferral;
+pub mod depth;
 pub mod eh_frame;
+mod facade;
 pub mod finding;
 pub mod in_process;
 pub mod known;
@@ -37,12 +39,13 @@ pub mod verdict;
 
 use unwind_snapshot::Snapshot;
 
+pub use crate::unwind::{
+    CachedUnwind, LargeUnwind, MissingUnwind, Rowed, Stats, Unwind, UnwindByCallFrames,
+};
+pub use facade::{Facade, Rows};
 pub use reference::Reference;
 pub use report::Report;
 pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame};
-pub use unwind::{
-    CachedUnwind, Incremental, LargeUnwind, MissingUnwind, Rowed, Stats, Unwind, UnwindByCallFrames,
-};
 
 /// No walk has more frames: as many as Linux keeps.
 pub const MAX_FRAMES: usize = 510;

@@ -1,8 +1,10 @@
 //! Lookups of single rows, in the order in which walks ask for them.
 
+use std::collections::HashMap;
+
 use gimli::{
-    BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindContext,
-    UnwindSection as _,
+    BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Register, RegisterRule,
+    UnwindContext, UnwindContextStorage, UnwindSection as _, UnwindTableRow,
 };
 use sframe::{IndexedTable, Table};
 use simple_frame_rs::SFrameSection;
@@ -123,6 +125,15 @@ pub fn gimli(tables: &Tables, pcs: &[u64]) -> usize {
     pcs.iter().filter(|&&pc| find(pc)).count()
 }
 
+/// Room for the rules of the 17 registers that have a column, and for nested states.
+#[derive(Debug)]
+struct Few;
+
+impl UnwindContextStorage<usize> for Few {
+    type Rules = [(Register, RegisterRule<usize>); 17];
+    type Stack = [UnwindTableRow<usize, Self>; 4];
+}
+
 /// Runs the rows of all functions by gimli; returns how many there are.
 ///
 /// # Panics
@@ -132,12 +143,25 @@ pub fn gimli(tables: &Tables, pcs: &[u64]) -> usize {
 pub fn gimli_rows(tables: &Tables) -> usize {
     let bases = BaseAddresses::default().set_eh_frame(tables.eh_frame_addr);
     let eh_frame = EhFrame::new(&tables.eh_frame, LittleEndian);
-    let mut context = UnwindContext::new();
+    // As its best users set it up: a CIE is read once, and rows have room for the registers of the CPU.
+    let mut context: UnwindContext<usize, Few> = UnwindContext::new_in();
+    let mut cies = HashMap::new();
     let mut entries = eh_frame.entries(&bases);
     let mut rows = 0;
     while let Some(entry) = entries.next().unwrap() {
-        let gimli::CieOrFde::Fde(partial) = entry else { continue };
-        let fde = partial.parse(EhFrame::cie_from_offset).unwrap();
+        let partial = match entry {
+            gimli::CieOrFde::Cie(cie) => {
+                cies.insert(cie.offset(), cie);
+                continue;
+            }
+            gimli::CieOrFde::Fde(partial) => partial,
+        };
+        let kept = |section: &EhFrame<_>, bases: &_, at: gimli::EhFrameOffset| match cies.get(&at.0)
+        {
+            Some(cie) => Ok(cie.clone()),
+            None => section.cie_from_offset(bases, at),
+        };
+        let fde = partial.parse(kept).unwrap();
         let mut table = fde.rows(&eh_frame, &bases, &mut context).unwrap();
         while table.next_row().unwrap().is_some() {
             rows += 1;

@@ -10,7 +10,7 @@ use crate::finding::{Finding, Kind};
 use crate::known::Known;
 use crate::reference::{End, Reference};
 use crate::verdict::{Verdict, judge, more_than_ours};
-use crate::{Framehop, Gimli, Incremental, SimpleFrame, Unwind, UnwindByCallFrames, Unwinder};
+use crate::{Framehop, Gimli, SimpleFrame, Unwind, UnwindByCallFrames, Unwinder};
 
 /// All walks of a corpus beside the reference.
 #[derive(Debug)]
@@ -123,7 +123,6 @@ impl Report {
                 ("unwind", Box::new(Unwind::new(corpus))),
                 ("unwind-v2", Box::new(Unwind::v2(corpus))),
                 ("unwind-call-frames", Box::new(UnwindByCallFrames::new(corpus))),
-                ("unwind-incremental", Box::new(Incremental::new(corpus))),
             ],
             vec![
                 ("framehop", Box::new(Framehop::new(corpus))),

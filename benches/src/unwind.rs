@@ -5,8 +5,8 @@ use std::fmt;
 
 use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiSource, CfiTable};
 use unwind_core::{
-    End, IncrementalTrace, Memory, Module, ModuleMap, Or, PackedFrame, RowCache, RowSource,
-    SliceMemory, TableError, Trace, Unchecked, VirtAddr, Walker,
+    End, Memory, Module, ModuleMap, Or, PackedFrame, RowCache, RowSource, SliceMemory, TableError,
+    Trace, Unchecked, VirtAddr, Walker,
 };
 use unwind_snapshot::Snapshot;
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
@@ -154,6 +154,21 @@ impl<M: Rowed, const ROWS: usize> CachedUnwind<M, ROWS> {
         (frames, walk.is_complete())
     }
 
+    /// The pc, the stack pointer and the frame pointer of the frame of this number, by the plain
+    /// walk, where all are known.
+    #[must_use]
+    pub fn place(&self, snapshot: &Snapshot<'_>, number: usize) -> Option<[u64; 3]> {
+        let (regs, mut memory) = sample(snapshot);
+        let source = RowSource::<X86_64>::or(M::source(&self.map), FramePointers);
+        let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+        let mut walk = walker.frames(regs, &mut memory);
+        if let Some(before) = number.checked_sub(1) {
+            walk.nth(before)?;
+        }
+        let place = walk.position()?;
+        Some([place.pc().addr().get(), place.sp(), place.fp()?])
+    }
+
     /// Why the last walk has no more frames.
     #[must_use]
     pub fn end(&self) -> Option<End> {
@@ -198,86 +213,4 @@ fn walker<'a, M: Rowed, const ROWS: usize>(
 fn sample<'a>(snapshot: &Snapshot<'a>) -> (X86_64Regs, SliceMemory<'a>) {
     let regs = X86_64Regs::from_all(snapshot.rip, snapshot.gpr);
     (regs, SliceMemory::new(VirtAddr::new(snapshot.stack_start), snapshot.stack))
-}
-
-/// The same walker, which starts from the last walk of the thread.
-pub struct Incremental {
-    unwind: Unwind,
-    /// By thread.
-    lasts: Vec<(u32, Box<IncrementalTrace<MAX_FRAMES>>)>,
-    /// The index of the thread that was walked.
-    at: usize,
-    reused: usize,
-}
-
-impl fmt::Debug for Incremental {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Incremental").field("reused", &self.reused).finish_non_exhaustive()
-    }
-}
-
-impl Incremental {
-    /// A walker over tables of version 3.
-    #[must_use]
-    pub fn new(corpus: &Corpus) -> Self {
-        Self { unwind: Unwind::new(corpus), lasts: Vec::new(), at: 0, reused: 0 }
-    }
-
-    /// Continues from the last walk of a thread to the stack at `regs`; returns
-    /// how many frames there are.
-    #[inline]
-    pub fn walk_from(&mut self, thread: u32, regs: X86_64Regs, memory: &mut impl Memory) -> usize {
-        let at = self.lasts.iter().position(|(of, _)| *of == thread);
-        self.at = at.unwrap_or_else(|| self.add(thread));
-        let (_, last) = &mut self.lasts[self.at];
-        let Unwind { map, cache, .. } = &mut self.unwind;
-        walker(map, cache).trace_incremental(regs, memory, last);
-        self.reused += last.reused();
-        last.len()
-    }
-
-    /// Makes room for the walks of another thread.
-    // The trace is on the stack before it is in its box: not in each walk.
-    #[cold]
-    #[inline(never)]
-    fn add(&mut self, thread: u32) -> usize {
-        self.lasts.push((thread, Box::default()));
-        self.lasts.len() - 1
-    }
-
-    /// How many of the frames of all walks were taken over.
-    #[must_use]
-    pub const fn reused(&self) -> usize {
-        self.reused
-    }
-
-    /// Why the last walk has no more frames.
-    #[must_use]
-    pub fn end(&self) -> Option<End> {
-        self.last().end()
-    }
-
-    fn last(&self) -> &IncrementalTrace<MAX_FRAMES> {
-        &self.lasts[self.at].1
-    }
-}
-
-impl Unwinder for Incremental {
-    fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
-        let (regs, mut memory) = sample(snapshot);
-        self.walk_from(snapshot.thread, regs, &mut memory)
-    }
-
-    fn frames(&self) -> Vec<u64> {
-        self.last().pcs().map(VirtAddr::get).collect()
-    }
-
-    fn is_complete(&self) -> Option<bool> {
-        Some(self.last().is_complete())
-    }
-
-    fn forget(&mut self) {
-        self.unwind.forget();
-        self.lasts.clear();
-    }
 }

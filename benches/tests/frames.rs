@@ -3,8 +3,9 @@
 #![cfg(test)]
 
 use unwind_benches::corpus::Corpus;
+use unwind_benches::depth;
 use unwind_benches::known::KNOWN;
-use unwind_benches::{Incremental, Reference, Report, Unwind, Unwinder};
+use unwind_benches::{Facade, Reference, Report, Rows, Unwind, Unwinder};
 use unwind_snapshot::Snapshot;
 
 fn corpora() -> Vec<Corpus> {
@@ -18,6 +19,23 @@ fn a1_every_stack_is_the_references_and_what_is_not_certain_has_a_reason() {
         report.assert_known(KNOWN);
         for (name, count) in &report.counts[..4] {
             assert_eq!(count.not_wrong(), report.stacks, "{name}: {report}");
+        }
+    }
+}
+
+#[test]
+fn l6_stacks_of_any_depth_are_had_and_walked_to_their_ends() {
+    let corpora = corpora();
+    let corpus = corpora.iter().find(|corpus| corpus.name == "c-nofp");
+    let Some(corpus) = corpus else { return };
+    for frames in [1, 2, 5, 10, 20, 100] {
+        let stacks = depth::stacks(corpus, frames, 20);
+        assert!(!stacks.is_empty(), "of {frames} frames");
+        let mut unwinder = Facade::<512>::new(corpus, Rows::CallFrames);
+        // By rows that are looked up, and by those that are kept.
+        for stack in stacks.iter().flat_map(|stack| [stack, stack]) {
+            assert_eq!(unwinder.walk(stack), frames);
+            assert_eq!(unwinder.is_complete(), Some(true));
         }
     }
 }
@@ -37,25 +55,6 @@ fn a_cache_changes_no_frame() {
             corpus.snapshots.iter().for_each(&mut result);
         }
         assert!(warm.stats().hits > warm.stats().misses, "{}: {:?}", corpus.name, warm.stats());
-    }
-}
-
-#[test]
-fn going_on_from_the_last_walk_of_the_thread_changes_no_frame() {
-    for corpus in corpora() {
-        let mut whole = Unwind::new(&corpus);
-        let mut incremental = Incremental::new(&corpus);
-        let mut frames = 0;
-        for snapshot in corpus.snapshots.iter().chain(&corpus.snapshots) {
-            for _ in 0..2 {
-                frames += whole.walk(snapshot);
-                incremental.walk(snapshot);
-                assert_eq!(whole.frames(), incremental.frames(), "{}", corpus.name);
-                assert_eq!(whole.end(), incremental.end(), "{}", corpus.name);
-            }
-        }
-        let reused = incremental.reused();
-        assert!(reused > frames / 4, "{}: {reused} of {frames}", corpus.name);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cost against size: one line each.
 //!
 //! ```text
-//! cargo bench --package unwind-benches --bench curves [-- merge|lookup|rows|walk|spaces|walkers|again|request...]
+//! cargo bench --package unwind-benches --bench curves [-- merge|lookup|rows|walk|spaces|walkers|request...]
 //! ```
 
 #![allow(
@@ -14,7 +14,6 @@
     reason = "a measuring program stops at the first surprise"
 )]
 
-mod again;
 mod lookups;
 mod merges;
 mod programs;
@@ -47,9 +46,6 @@ fn main() {
     }
     if wants("walkers") {
         spaces::walkers(effort);
-    }
-    if wants("again") {
-        again::measure(effort);
     }
     if wants("request") {
         requests::measure(effort);

@@ -24,23 +24,13 @@ pub(crate) fn table(functions: u64) -> Vec<u8> {
     builder.finish(TEXT, |lost| panic!("{lost}")).unwrap()
 }
 
-/// How a stack ends.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum StackEnd {
-    Outermost,
-    /// The last words are not there.
-    Cut,
-    /// By a return address of zero.
-    Zero,
-}
-
 /// The pc and the words of a stack of n frames of [`table_with_end`], whose functions
-/// begin with this one.
-pub(crate) fn stack_with_end(end: StackEnd, depth: usize, first: u64) -> (u64, Vec<u8>) {
+/// begin with this one; the last one has no caller.
+pub(crate) fn stack_with_end(depth: usize, first: u64) -> (u64, Vec<u8>) {
     const FUNCTIONS: u64 = 64;
-    let function = |frame: usize| match end {
-        StackEnd::Outermost if frame + 1 == depth => FUNCTIONS,
-        _ => (first + frame as u64) % FUNCTIONS,
+    let function = |frame: usize| match frame + 1 == depth {
+        true => FUNCTIONS,
+        false => (first + frame as u64) % FUNCTIONS,
     };
     let pc = |frame| TEXT + function(frame) * u64::from(FUNCTION) + 20;
     let mut words = Vec::new();
@@ -48,9 +38,6 @@ pub(crate) fn stack_with_end(end: StackEnd, depth: usize, first: u64) -> (u64, V
         let size = usize::try_from(frame_size(function(frame)) / 8).unwrap();
         words.resize(words.len() + size - 1, 0);
         words.push(if frame + 1 == depth { 0 } else { pc(frame + 1) });
-    }
-    if let StackEnd::Cut = end {
-        words.pop();
     }
     (pc(0), words.into_iter().flat_map(u64::to_le_bytes).collect())
 }

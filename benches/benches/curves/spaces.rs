@@ -10,9 +10,7 @@ use unwind_benches::timing::Effort;
 use unwind_core::{Module, ModuleMap, PackedFrame, RowCache, SliceMemory, Trace, VirtAddr, Walker};
 use unwind_x86::{SframeModule, SframeSource, X86_64, X86_64Regs};
 
-use crate::programs::{
-    FUNCTION, StackEnd, TEXT, frame_size, stack_with_end, table, table_with_end,
-};
+use crate::programs::{FUNCTION, TEXT, frame_size, stack_with_end, table, table_with_end};
 use crate::{nanoseconds, next, sizes};
 
 /// How many files a program maps, functions each has, frames a stack, and stacks there are.
@@ -125,7 +123,7 @@ pub(crate) fn walkers(effort: Effort) {
     let mut map = ModuleMap::<_, 1>::new();
     let text = VirtAddr::new(TEXT)..VirtAddr::new(TEXT + 65 * u64::from(FUNCTION));
     map.add(Module { text, table }).unwrap();
-    let stacks = [0, 13, 26, 39].map(|first| stack_with_end(StackEnd::Outermost, DEPTH, first));
+    let stacks = [0, 13, 26, 39].map(|first| stack_with_end(DEPTH, first));
     let rounds = if effort.is_test() { 2 } else { 5000 };
     let cpus = thread::available_parallelism().unwrap().get();
     for count in (0..).map(|power| 1_usize << power).take_while(|&count| count <= cpus.max(2)) {

@@ -6,7 +6,7 @@ use unwind_benches::corpus::Corpus;
 use unwind_benches::in_process::{self, FramePointerWalk, own_code};
 use unwind_benches::own_stack::{Backtrace, Ladder, Top};
 use unwind_benches::timing::Effort;
-use unwind_benches::{Framehop, Incremental, MAX_FRAMES, Unwind, Unwinder as _};
+use unwind_benches::{Framehop, MAX_FRAMES, Unwind, Unwinder as _};
 
 use super::{fact, line};
 
@@ -15,7 +15,6 @@ use super::{fact, line};
 const REPEATS: usize = 50;
 
 const BY_SFRAME: &str = "unwind, SFrame";
-const AGAIN: &str = "unwind, unchanged stack";
 const BY_CHAIN: &str = "unwind, frame pointers";
 const RAW: &str = "two-load loop";
 
@@ -76,12 +75,6 @@ fn times_at(
     assert_eq!(unwind.frames(), expected, "{name}");
     let walk = move || in_process::walk(&mut unwind, black_box(top));
     contestants.push(Contestant::new(BY_SFRAME, expected.len(), walk));
-
-    let mut incremental = Incremental::new(code);
-    in_process::walk_again(&mut incremental, top);
-    assert_eq!(incremental.frames(), expected, "{name}");
-    let walk = move || in_process::walk_again(&mut incremental, black_box(top));
-    contestants.push(Contestant::new(AGAIN, expected.len(), walk));
 
     if has_chain {
         let mut frames = [0; MAX_FRAMES];
@@ -146,10 +139,6 @@ fn print(name: &str, times: &[(&'static str, f64)], chain_time: &mut Option<f64>
     }
     if let (None, Some(chain)) = (time(RAW), *chain_time) {
         line(BY_SFRAME, name, ours, "two-load loop, code with fp", chain);
-        line(AGAIN, name, time(AGAIN).unwrap(), "two-load loop, code with fp", chain);
-    }
-    if let (Some(ours), Some(theirs)) = (time(AGAIN), time(RAW)) {
-        line(AGAIN, name, ours, RAW, theirs);
     }
     if let (Some(ours), Some(theirs)) = (time(BY_CHAIN), time(RAW)) {
         line(BY_CHAIN, name, ours, RAW, theirs);

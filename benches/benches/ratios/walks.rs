@@ -5,7 +5,7 @@ use std::hint::black_box;
 use unwind_benches::corpus::Corpus;
 use unwind_benches::known::KNOWN;
 use unwind_benches::timing::Effort;
-use unwind_benches::{Framehop, Incremental, Report, Unwind, Unwinder};
+use unwind_benches::{Framehop, Report, Unwind, Unwinder};
 use unwind_snapshot::Snapshot;
 
 use super::{fact, line};
@@ -14,7 +14,6 @@ pub(crate) fn measure(corpus: &Corpus, effort: Effort) {
     frames(corpus);
     rows_at_hand(corpus);
     replay(corpus, effort);
-    replay_incrementally(corpus, effort);
     hot(corpus, effort);
 }
 
@@ -59,22 +58,6 @@ fn replay(corpus: &Corpus, effort: Effort) {
     let (mut unwind, mut framehop) = (Unwind::new(corpus), Framehop::new(corpus));
     let [ours, theirs] = race(&in_time(corpus), [&mut unwind, &mut framehop], effort);
     line("replay", &corpus.name, ours, "framehop", theirs);
-}
-
-/// The same, where each walk starts from the last one of its thread.
-fn replay_incrementally(corpus: &Corpus, effort: Effort) {
-    let (mut incremental, mut unwind) = (Incremental::new(corpus), Unwind::new(corpus));
-    let mut frames = 0;
-    for snapshot in &corpus.snapshots {
-        frames += incremental.walk(snapshot);
-        unwind.walk(snapshot);
-        assert_eq!(incremental.frames(), unwind.frames(), "{}", corpus.name);
-        assert_eq!(incremental.end(), unwind.end(), "{}", corpus.name);
-    }
-    let percent = 100.0 * incremental.reused() as f64 / frames as f64;
-    fact("frames taken over", &corpus.name, &format!("{percent:.1} %"));
-    let [ours, theirs] = race(&in_time(corpus), [&mut incremental, &mut unwind], effort);
-    line("replay, incremental", &corpus.name, ours, "unwind, whole walks", theirs);
 }
 
 /// One snapshot after another, each again and again.

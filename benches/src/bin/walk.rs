@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! walk hot|replay|cold UNWINDER ROUNDS SNAPSHOTS FILE
+//! walk depth UNWINDER ROUNDS FRAMES FILE
 //! walk lookup plain|v2|indexed|gimli|simple-frame-rs ROUNDS PCS FILE
 //! walk misses V3|V2|indexed ROUNDS SNAPSHOTS FILE
 //! walk changes unwind|framehop ROUNDS SNAPSHOTS FILE
@@ -12,7 +13,8 @@
 //!
 //! `hot` walks each snapshot ROUNDS times before the next, `replay` all of them
 //! in time order ROUNDS times, `cold` forgets all before each. The last line
-//! says how many frames that were, resp. lookups that found a row: `lookup` does
+//! says how many frames that were, resp. lookups that found a row: `depth` walks stacks of as many
+//! frames, ROUNDS times each, and says how many walks that were, `lookup` does
 //! those of the walks in one image, without the walks. `misses` is `replay` with a
 //! cache that is too small, and says how often that had no row. `changes` is `replay`
 //! with one of 1,000 modules taken out and added before each sample, and says how many
@@ -28,20 +30,26 @@ use std::path::Path;
 
 use unwind_benches::corpus::Corpus;
 use unwind_benches::deferral::{Deferral, Task};
+use unwind_benches::depth;
 use unwind_benches::known::KNOWN;
 use unwind_benches::lookup::{self, Lookups};
 use unwind_benches::module_change::{FramehopChange, ModuleChange, UnwindChange};
 use unwind_benches::{
-    FramePointerLoop, Framehop, Gimli, Incremental, MissingUnwind, Reference, Report, SimpleFrame,
+    Facade, FramePointerLoop, Framehop, Gimli, MissingUnwind, Reference, Report, Rows, SimpleFrame,
     Unwind, UnwindByCallFrames, Unwinder,
 };
 use unwind_snapshot::Snapshot;
 
 fn unwinder(name: &str, corpus: &Corpus) -> Box<dyn Unwinder> {
     match name {
-        "unwind" => Box::new(Unwind::new(corpus)),
-        "incremental" => Box::new(Incremental::new(corpus)),
-        "call-frames" => Box::new(UnwindByCallFrames::new(corpus)),
+        // As README.md sets it up, with the default number of rows and with few.
+        "unwind" => Box::new(Facade::<4096>::new(corpus, Rows::Sframe)),
+        "unwind-512" => Box::new(Facade::<512>::new(corpus, Rows::Sframe)),
+        "call-frames" => Box::new(Facade::<4096>::new(corpus, Rows::CallFrames)),
+        "call-frames-512" => Box::new(Facade::<512>::new(corpus, Rows::CallFrames)),
+        // A walker of the benches' own, without sources that look at code.
+        "walker" => Box::new(Unwind::new(corpus)),
+        "walker-call-frames" => Box::new(UnwindByCallFrames::new(corpus)),
         "indexed" => Box::new(Unwind::indexed(corpus)),
         "unwind-v2" => Box::new(Unwind::v2(corpus)),
         "framehop" => Box::new(Framehop::new(corpus)),
@@ -66,6 +74,7 @@ fn main() {
             let corpus = Corpus::open(Path::new(file));
             let (rounds, count) = (rounds.parse().unwrap(), count.parse().unwrap());
             match *mode {
+                "depth" => walk_to_depth(name, rounds, count, &corpus),
                 "lookup" => look_up(name, rounds, count, &Lookups::new(&corpus)),
                 "misses" => miss(name, rounds, &middle(&corpus, count), &corpus),
                 "changes" => change(name, rounds, &middle(&corpus, count), &corpus),
@@ -132,6 +141,20 @@ fn measure(mode: &str, name: &str, rounds: usize, snapshots: &[Snapshot<'_>], co
         _ => panic!("no mode {mode}"),
     }
     println!("{frames}");
+}
+
+/// Prints how many walks there were, each of a stack of `frames` frames.
+fn walk_to_depth(name: &str, rounds: usize, frames: usize, corpus: &Corpus) {
+    let mut unwinder = unwinder(name, corpus);
+    let mut walks = 0_usize;
+    for stack in depth::stacks(corpus, frames, 20) {
+        for _ in 0..rounds {
+            assert_eq!(black_box(unwinder.walk(black_box(&stack))), frames);
+            walks = walks.saturating_add(1);
+        }
+    }
+    assert_ne!(walks, 0, "{} has no stack of {frames} frames", corpus.name);
+    println!("{walks}");
 }
 
 /// Asks for a stack: for the first time in each of `rounds` kernel entries of a
