@@ -30,7 +30,7 @@ impl PhysicalMemory for Physical {
 #[unsafe(no_mangle)]
 pub fn pages(registers: (u64, u64, u64, u64), bits: u32, on: bool, addr: u64, to: &mut [u8; 300]) {
     let (cr0, cr3, cr4, efer) = registers;
-    let space = AddressSpace::from_registers(&ControlRegisters { cr0, cr3, cr4, efer })
+    let space = AddressSpace::from_registers(&ControlRegisters { cr0, cr3, cr4, efer, cpl: bits as u8 })
         .access(if on { Access::User } else { Access::Supervisor })
         .phys_bits(bits)
         .large_pages(on)

@@ -121,7 +121,7 @@ pub fn registry(leader: u64, cpu: i32, task: u64, event: &CpuEvent) {
 #[unsafe(no_mangle)]
 pub fn task_event(event: &TaskEvent, sampled: SampledTask, spec: (u64, i32)) {
     seen((event.request(&Core, &HOLD), event.is_pending()));
-    let walk = || if ask(10, 0) == 0 { Ok(()) } else { Err(()) };
+    let walk = |cookie: Cookie| if ask(10, cookie.get()) == 0 { Ok(()) } else { Err(()) };
     seen(event.run(&HOLD, walk, |cookie, ()| if ask(11, cookie.get()) == 0 { Ok(()) } else { Err(()) }));
     seen((event.remove(&Core, &HOLD), event.output_failed(), event.no_stack()));
     let spec = EventSpec {

@@ -3,13 +3,13 @@
 use core::fmt::Write as _;
 
 use unwind_core::{
-    Arch, DwarfReg, FramePc, IncrementalTrace, MapError, Module, ModuleMap, Registers as _,
+    Arch, DwarfReg, FramePc, MapError, Module, ModuleMap, Registers as _,
     ReturnAddresses, RowCache, RowSource, SharedModuleMap, SliceMemory, TableLocation, Trace,
     VirtAddr, Walker,
 };
 use unwind_x86::{
     DescriptorTable, DescriptorTables, FramePointers, Ia32, Ia32Regs, InstructionAnalysis,
-    RemoteSframe, Selector, SframeModule, SframeScratch, SframeSource, SignalTrampolines,
+    ProvenFrames, RemoteSframe, Selector, SframeModule, SframeScratch, SframeSource, SignalTrampolines,
     StackSwitches, SwitchingFunction, WayBack, X86_64, X86_64Regs,
 };
 
@@ -50,7 +50,8 @@ pub fn walk_64(
     stack_end: u64,
 ) {
     let regs = X86_64Regs::from_all(rip, *gpr);
-    let rows = SframeSource::new(modules).or(SignalTrampolines).or(InstructionAnalysis);
+    let rows = SframeSource::new(modules).or(SignalTrampolines);
+    let rows = rows.or(ProvenFrames::new(())).or(InstructionAnalysis);
     let mut walker = Walker::new(X86_64::FIVE_LEVEL, rows)
         .cache(cache)
         .fallback(FramePointers)
@@ -67,32 +68,6 @@ pub fn walk_64(
     if let Some(end) = frames.end() {
         seen((end.is_outermost(), end.is_retryable()));
     }
-}
-
-/// A walk of 64-bit code that starts from the last one, from memory that is read
-/// and from a copy.
-#[unsafe(no_mangle)]
-pub fn walk_64_again(
-    modules: &ModuleMap<SframeModule<'static>, 16>,
-    cache: &mut RowCache<64>,
-    last: &mut IncrementalTrace<64>,
-    trace: &mut Trace,
-    regs: &mut X86_64Regs,
-    stack: &[u8; 4096],
-    sp: u64,
-) {
-    let rows = SframeSource::new(modules).or(SignalTrampolines).or(InstructionAnalysis);
-    let walker = Walker::new(X86_64::FIVE_LEVEL, rows).cache(cache).fallback(FramePointers);
-    let mut walker = walker.stack_end(sp).max_frames(60);
-    walker.trace_incremental(&mut *regs, &mut Target, last);
-    walker.trace_incremental(regs, &mut SliceMemory::new(VirtAddr::new(sp), stack), last);
-    for frame in last.frames() {
-        seen((frame.pc.lookup_addr(), frame.provenance.origin(), frame.provenance.is_exact()));
-    }
-    seen((last.len(), last.is_empty(), last.is_complete(), last.reused(), last.pcs().next()));
-    last.copy_to(trace);
-    last.clear();
-    tell(trace);
 }
 
 /// A walk of 64-bit code by tables in the target's memory, from a copied stack.

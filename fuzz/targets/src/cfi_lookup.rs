@@ -91,7 +91,8 @@ pub(crate) fn run(data: &[u8]) {
                 break;
             }
             let found = find(pc);
-            let machine = Machine { abi, pc, seed: pc.rotate_left(9) ^ 0x1234_5678 };
+            let machine =
+                Machine { abi, pc, seed: pc.rotate_left(9) ^ 0x1234_5678, bits: u64::MAX };
             let expected = machine.follow(&gimli_section, row, ra);
             if let (Ok(Some(row)), Some(expected), true) = (found, expected, is_only) {
                 let ours = machine.apply(&row);

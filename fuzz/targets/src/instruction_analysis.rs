@@ -68,7 +68,7 @@ where
 
 /// Where the CFA is, if the code is nothing but pops, `leave`, additions to the
 /// stack pointer and a return.
-fn returns(mut code: &[u8], word: i32) -> Option<CfaRule> {
+pub(crate) fn returns(mut code: &[u8], word: i32) -> Option<CfaRule> {
     let wide = word == 8;
     let (mut base, mut offset) = (BaseReg::Sp, 0_i32);
     loop {

@@ -43,6 +43,7 @@ mod perf_report;
 mod perf_script;
 mod plain_table;
 mod proc_texts;
+mod proven_frames;
 mod qmp;
 mod recorded_sections;
 mod recording_bounds;
@@ -58,7 +59,6 @@ mod task_data;
 mod walk;
 mod walk_cached;
 mod walk_ia32;
-mod walk_incremental;
 mod walk_x86_64;
 
 // Models that the crates' own tests use, too.
@@ -127,8 +127,8 @@ targets! {
     walk_x86_64,
     walk_ia32,
     walk_cached,
-    walk_incremental,
     instruction_analysis,
+    proven_frames,
     paging,
     segments,
     perf_data,

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use unwind_core::deferred::{Cookie, TaskKind, TaskState, UnwindCache};
-use unwind_core::{PackedFrame, SharedModuleMap, Trace};
+use unwind_core::{PackedFrame, SharedModuleMap};
 use unwind_perf::task_data::TaskData;
 use unwind_x86::lbr::LbrSample;
 
@@ -45,8 +45,6 @@ pub(crate) struct Task {
     data: Renewed<TaskData>,
     /// The events that are bound to it.
     bound: Renewed<Bound>,
-    /// Where its own event's stack is kept.
-    pub(crate) own_trace: Exclusive<Trace<[PackedFrame; TRACE_LEN]>>,
     /// The record of the last sample.
     pub(crate) record: Exclusive<Option<(Cookie, LbrSample)>>,
     /// What its return addresses have to be, if that is recorded.
@@ -55,8 +53,8 @@ pub(crate) struct Task {
     traced: AtomicBool,
     /// Whether it has a signal handler.
     pub(super) has_handler: AtomicBool,
-    /// Where the last delivery's stack is kept. Only the task's own way out
-    /// borrows it.
+    /// Where the stack of the last entry is kept that was walked, for a delivery or for its own
+    /// event. Only the task's own way out borrows it.
     pub(crate) trace: Exclusive<UnwindCache<[PackedFrame; TRACE_LEN]>>,
     /// The modules with SFrame tables of its address space.
     pub(crate) modules: SharedModuleMap<4>,
@@ -127,7 +125,6 @@ impl Task {
             unwind: Renewed::new(TaskState::new()),
             data: Renewed::new(TaskData::new()),
             bound: Renewed::new(Bound::new()),
-            own_trace: Exclusive::new(Trace::<[_; TRACE_LEN]>::new()),
             record: Exclusive::new(None),
             shadow: Exclusive::new(None),
             traced: AtomicBool::new(false),

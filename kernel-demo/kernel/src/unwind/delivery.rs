@@ -80,16 +80,11 @@ pub(crate) fn count_gone() {
 /// absent pages of the stack and of the tables are brought in.
 #[inline(never)]
 pub(crate) fn deliver(task: &Task, frame: &Frame) {
-    if followers::run_own(task, frame) {
+    if followers::run_own(task, |trace| walk(task, frame, trace)) {
         events::count_stack(Event::Own);
     }
     let delivered = task.trace.try_with(|trace| {
-        let walk = |trace: &mut Trace| {
-            count(&COUNTS.walks);
-            user_stack::walk(task, frame, &mut UserMemory, trace);
-            shadow_unit::check(task, trace);
-            measure::walk(task, frame);
-        };
+        let walk = |trace: &mut Trace| walk(task, frame, trace);
         let recipients = match options::get().everyone {
             0 => Recipients::Requesters,
             _ => Recipients::AllClients,
@@ -104,6 +99,14 @@ pub(crate) fn deliver(task: &Task, frame: &Frame) {
     });
     // Only this task's way out, its exec and its exit come here.
     assert!(delivered.is_some(), "a delivery in a delivery");
+}
+
+/// Walks the task's user stack: once in an entry, whoever asked. Task context; may sleep.
+fn walk(task: &Task, frame: &Frame, trace: &mut Trace) {
+    count(&COUNTS.walks);
+    user_stack::walk(task, frame, &mut UserMemory, trace);
+    shadow_unit::check(task, trace);
+    measure::walk(task, frame);
 }
 
 /// Before a task's program is exchanged: the clients that asked get the stack

@@ -8,17 +8,15 @@ use core::sync::atomic::Ordering;
 
 use demo_format::{FOLLOWER, OWN};
 use unwind_core::Trace;
-use unwind_core::deferred::{Cookie, Refusal, ScheduleError};
+use unwind_core::deferred::{Cookie, Refusal, ScheduleError, UnwindCache};
 use unwind_perf::per_cpu::{
     EventKey, EventSpec, GroupLeader, RequestError, TaskKey, TaskRun, TaskWork,
 };
 
 use super::event::{Event, FIRST_LIVE};
 use super::host::UNWIND;
-use super::{stream, user_stack};
+use super::stream;
 use crate::each_cpu::online;
-use crate::frame::Frame;
-use crate::memory::UserMemory;
 use crate::task::schedule;
 use crate::task::state::Task;
 use crate::{apic, cpu};
@@ -93,24 +91,22 @@ pub(super) fn ask(task: &Task, event: Event) -> Option<Result<Cookie, RequestErr
     Some(FIRST_LIVE.request(&UNWIND, task, key(task), &own))
 }
 
-/// Does the work of a task's own event, if there is some: a walk, and a record, of which it
-/// returns whether there is one. Task context, by the task itself; may sleep.
+/// Does the work of a task's own event, if there is some: `walk`, which a delivery in the same
+/// entry uses too, and a record, of which it returns whether there is one. Task context, by the
+/// task itself; may sleep.
 #[inline(never)]
-pub(super) fn run_own(task: &Task, frame: &Frame) -> bool {
+pub(super) fn run_own(task: &Task, walk: impl FnOnce(&mut Trace)) -> bool {
     let bound = task.bound();
     if !bound.work_is_due.swap(false, Ordering::Acquire) {
         return false;
     }
-    let ran = task.own_trace.try_with(|trace| {
-        let trace: &mut Trace = trace;
-        let walk = move || {
-            let trace = trace;
-            user_stack::walk(task, frame, &mut UserMemory, trace);
-            let trace: &Trace = trace;
-            Ok::<_, RequestError>(trace)
-        };
-        let write = |cookie, trace: &Trace| stream::write_stack(task, OWN, cookie, trace);
-        bound.own.run(&bound.hold, walk, write)
+    let ran = task.trace.try_with(|cache| {
+        let cache: &mut UnwindCache = cache;
+        bound.own.run(
+            &bound.hold,
+            move |cookie| Ok::<_, RequestError>(UNWIND.stack(cookie, cache, walk)),
+            |cookie, trace: &Trace| stream::write_stack(task, OWN, cookie, trace),
+        )
     });
     match ran {
         Some(TaskRun::Written) => true,
