@@ -61,10 +61,6 @@ def change(name):
     return ours / theirs
 
 
-def again(end, frames, which):
-    return column("curves", "incremental walk", f"{end} {frames}", which)
-
-
 def spaces(count):
     return column("curves", "processes of one program", str(count), 1)
 
@@ -72,7 +68,6 @@ def spaces(count):
 LARGE = ["python", "node", "cc1plus", "rustc-whole"]
 CORPORA = ["python", "node", "cc1plus", "rustc"]
 TARGETS = ["python3", "node", "500 threads", "3,001 threads"]
-ENDS = {"Outermost": "outermost", "Cut": "cut", "Zero": "return address zero"}
 BUILD = "build V3, a row of CFI / gimli, rows alone"
 OWN = "unwind, SFrame / two-load loop, code with fp"
 CHECKED = "unwind, frame pointers / two-load loop"
@@ -109,10 +104,6 @@ FIGURES = [
      [(name, 0.3, change(name)) for name in CORPORA]),
     ("200 processes of one program, a frame / one process", "curves",
      [("by key", 1.5, spaces(200) / spaces(1))]),
-    ("Unchanged stack of 100 frames again / walk", "curves",
-     [(ENDS[end], 0.4, again(end, 100, 0)) for end in ENDS]),
-    ("Another stack of 100 frames, incremental / walk", "curves",
-     [(ENDS[end], 1.5, again(end, 100, 1)) for end in ENDS]),
     ("Own stack without frame pointers / two-load loop", "ratios",
      [(f"{frames} frames", required, cell("ratios", f"no fp, {frames}", OWN))
       for frames, required in [(100, 1.9), (400, 1.5)]]),
@@ -142,7 +133,7 @@ By tests, and not by figures:
   `first_row` of `unwind-cfi` says how it is counted.
 
 A part of a bench alone: 200 processes by `cargo bench --package unwind-benches --bench curves -- spaces`,
-stacks again by `... curves -- again`, whole tables by `UNWIND_CORPUS=target/corpus cargo bench --package
+whole tables by `UNWIND_CORPUS=target/corpus cargo bench --package
 unwind-benches --bench ratios -- tables`."""
 
 

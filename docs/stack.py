@@ -7,8 +7,9 @@ Both take turns on the same process; of each the shortest time counts, from the 
 command to its end, and of the pause the median: in each turn a busy program tells the longest time
 between the start and the end of the command in which it did not run. That this is seen is shown by
 a stop of 50 ms, without which the script fails. eu-stack is asked for all threads as they are, as
-`unwind` is; `--no-lines` leaves out what eu-stack does not look for. Needs cc, python3, node,
-elfutils, and the right to trace.
+`unwind` is; `--no-lines` leaves out what eu-stack does not look for. What README.md has, `unwind
+stack --pid` without more, is beside eu-stack with the source lines and inlined functions that it
+shows. Needs cc, python3, node, elfutils, and the right to trace.
 """
 
 import argparse
@@ -33,10 +34,12 @@ def commands(process):
     return {
         "unwind": [UNWIND, "stack", "--no-lines", "--pid", str(process)],
         "no stop": [UNWIND, "stack", "--no-lines", "--no-stop", "--pid", str(process)],
+        "typed": [UNWIND, "stack", "--pid", str(process)],
         # What no command takes less than, and this one before it looks at its arguments.
         "nothing": ["true"],
         "version": [UNWIND, "--version"],
         # As many frames as there are at most.
+        "lines": ["eu-stack", "-s", "-i", "-n", "510", "-p", str(process)],
         "eu-stack": ["eu-stack", "-n", "510", "-p", str(process)],
     }
 
@@ -127,16 +130,18 @@ def main():
         idle = "print('ready', flush=True); import time; time.sleep(1e6)"
         targets = [
             ("python3", ["python3", "-c", idle], 0.3),
+            ("sleep", ["sh", "-c", "echo ready; exec sleep 1000000"], 1.0),
             ("node", ["node", "-e", "console.log('ready'); setTimeout(() => 0, 1e8)"], 0.25),
             ("500 threads", [waiting, "500"], 0.07),
             ("3,001 threads", [waiting, "3001"], 0.09),
         ]
         print("Wall time of `unwind stack --no-lines --pid`, and with `--no-stop`, of eu-stack's, "
-              f"shortest of {rounds} turns; and the longest pause that a busy program has seen, median "
+              f"of `unwind stack --pid` and `eu-stack -s -i`, shortest of {rounds} turns; and the longest pause that a busy program has seen, median "
               "of as many.\n")
         print("|  | eu-stack, ms | unwind / eu-stack | required | `--no-stop` / eu-stack "
-              "| `unwind --version` / eu-stack | `true` / eu-stack |")
-        print("|---|--:|--:|--:|--:|--:|--:|")
+              "| `unwind --version` / eu-stack | `true` / eu-stack "
+              "| `unwind stack --pid`, ms | / `eu-stack -s -i` |")
+        print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
         for name, command, required in targets:
             program = started(command, True)
             # A node that has said it still starts its threads.
@@ -147,14 +152,15 @@ def main():
             rival = wall["eu-stack"]
             print(f"| {name} | {rival * 1000:.1f} | {wall['unwind'] / rival:.2f} | {required} | "
                   f"{wall['no stop'] / rival:.2f} | {wall['version'] / rival:.2f} | "
-                  f"{wall['nothing'] / rival:.2f} |", flush=True)
+                  f"{wall['nothing'] / rival:.2f} | {wall['typed'] * 1000:.1f} | "
+                  f"{wall['typed'] / wall['lines']:.2f} |", flush=True)
         program = started(["node", f"{PROGRAMS}/gaps.js"], False)
         pause = pauses(program, rounds)
         program.kill()
         program.wait()
         rival = pause["eu-stack"]
         print(f"| longest pause of a busy node | {rival:.2f} | {pause['unwind'] / rival:.2f} | 0.7 | "
-              f"{pause['no stop'] / rival:.2f} |  |  |")
+              f"{pause['no stop'] / rival:.2f} |  |  |  |  |")
         print(f"\nWithout any of them the busy node sees a pause of {pause['none']:.2f} ms, and one of "
               f"{pause['stop']:.2f} ms when it is stopped for {HOLD} ms.")
         if pause["stop"] < HOLD:
