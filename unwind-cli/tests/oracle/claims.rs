@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::stops::{GdbThread, UnwindThread};
+use crate::stops::{GdbThread, Stop, UnwindThread};
 
 /// What the walks of one program by one method claimed.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ struct Count {
     lacking: BTreeMap<&'static str, (u32, String)>,
     /// In which a witness has frames after a function that switches stacks.
     past_switch: u32,
-    /// In which a witness has an address where no program has code.
+    /// In which a witness has an address where the program has no code.
     no_code: u32,
 }
 
@@ -31,26 +31,21 @@ fn switches(name: Option<&str>) -> bool {
     name.is_some_and(|name| SWITCHES.contains(&name.trim_end_matches(".abi0")))
 }
 
-/// Whether no program has code at an address: in the lowest 64 KiB.
-pub const fn is_no_code(pc: u64) -> bool {
-    pc < 1 << 16
-}
-
 /// By program and method.
 #[derive(Clone, Debug, Default)]
 pub struct Claims(BTreeMap<(String, String), Count>);
 
 impl Claims {
-    /// Counts one stack. `elfutils` is empty where eu-stack has nothing to say.
+    /// Counts the stack of one thread at a stop.
     pub fn add(
         &mut self,
         title: &str,
         method: &str,
-        what: &str,
+        stop: &Stop,
         unwind: &UnwindThread,
         gdb: &GdbThread,
-        elfutils: &[u64],
     ) {
+        let elfutils = stop.elfutils(gdb.thread);
         let count = self.0.entry((title.to_owned(), method.to_owned())).or_default();
         count.stacks += 1;
         if !unwind.end.complete {
@@ -59,13 +54,13 @@ impl Claims {
         count.complete += 1;
         let ours: Vec<u64> = unwind.frames.iter().map(|frame| frame.pc).collect();
         // gdb may show a return address of zero, which ends a stack, as one frame more, and
-        // small numbers where it has lost the stack: both in Go, at the end of its threads and
-        // after its signal handlers. Both
-        // witnesses take a register that was pushed for the return address where call frame
-        // information leaves the push out, as that of glibc's 32-bit `memcpy`.
+        // other words where it has lost the stack: in Go, at the end of its threads and after its
+        // signal handlers; in node, above built-ins that have no table. Both witnesses take a
+        // register that was pushed for the return address where call frame information leaves
+        // the push out, as that of glibc's 32-bit `memcpy`.
         let gdbs = gdb.frames.iter().map(|frame| frame.pc);
-        let mut gdbs: Vec<u64> = gdbs.take_while(|pc| !is_no_code(*pc)).collect();
-        let code = elfutils.iter().take_while(|pc| !is_no_code(**pc)).count();
+        let mut gdbs: Vec<u64> = gdbs.take_while(|pc| stop.is_code(*pc)).collect();
+        let code = elfutils.iter().take_while(|pc| stop.is_code(**pc)).count();
         count.no_code += u32::from(gdbs.len() < gdb.frames.len() || code < elfutils.len());
         let elfutils = &elfutils[..code];
         // Names are those of addresses, whoever has found these.
@@ -92,8 +87,8 @@ impl Claims {
         let text = || {
             let name = gdb.frames.get(at).and_then(|frame| frame.name.as_deref()).unwrap_or("?");
             format!(
-                "{what}: #{at} is {:#x} {name}; {ours:x?} where there are {theirs:x?}",
-                theirs[at]
+                "{} {} thread {}: #{at} is {:#x} {name}; {ours:x?} where there are {theirs:x?}",
+                stop.phase, stop.number, unwind.thread, theirs[at]
             )
         };
         count.lacking.entry(who).or_insert_with(|| (0, text())).0 += 1;

@@ -16,10 +16,10 @@ Runs inside gdb. UNWIND_ORACLE_JOB names a file with a JSON object:
     gap      (live) the most seconds to let it run between two stops
     eu_stack the program `eu-stack`
 
-A stop has its phase and number, the threads with their frames as gdb finds them
-(pc, stack pointer, name, object), the output of `unwind` for each method, and
-what `eu-stack` finds: by thread, the pcs of its frames. The object is the path of
-the mapping with the pc; none where that is not a file's.
+A stop has its phase and number, the executable mappings, the threads with their
+frames as gdb finds them (pc, stack pointer, name, object), the output of `unwind`
+for each method, and what `eu-stack` finds: by thread, the pcs of its frames. The
+object is the path of the mapping with the pc; none where that is not a file's.
 """
 
 import json
@@ -61,12 +61,15 @@ class Objects:
 
     def __init__(self):
         self.ranges = []
+        self.code = []
         pid = gdb.selected_inferior().pid
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
             for line in maps:
                 fields = line.rstrip("\n").split(maxsplit=5)
                 start, end = (int(text, 16) for text in fields[0].split("-"))
                 name = fields[5] if len(fields) > 5 else ""
+                if "x" in fields[1]:
+                    self.code.append((start, end))
                 if name.startswith("/") or name == "[vdso]":
                     self.ranges.append((start, end, name))
 
@@ -99,9 +102,8 @@ def frames(objects):
     return found
 
 
-def threads():
+def threads(objects):
     """The frames of all threads."""
-    objects = Objects()
     said = []
     for thread in sorted(gdb.selected_inferior().threads(), key=lambda t: t.ptid[1]):
         thread.switch()
@@ -158,11 +160,14 @@ class Stops:
         self.job = job
         self.file = open(job["out"], "w", encoding="utf-8")
 
-    def write(self, phase, number, said_by_gdb, said_by_unwind, said_by_eu_stack):
+    def write(self, phase, number, said_by_unwind, said_by_eu_stack):
+        """Writes down a stop of the process that gdb holds."""
+        objects = Objects()
         stop = {
             "phase": phase,
             "number": number,
-            "threads": said_by_gdb,
+            "code": objects.code,
+            "threads": threads(objects),
             "unwind": said_by_unwind,
             "eu_stack": said_by_eu_stack,
         }
@@ -170,12 +175,12 @@ class Stops:
         self.file.flush()
 
     def by_core(self, phase, number):
-        """Writes down a stop of the process that gdb holds."""
+        """Writes down a stop, which the others see as a core file."""
         core = os.path.join(self.job["scratch"], "core")
         command(f"gcore {core}")
         target = ["--core", core, "--exe", self.job["program"]]
         said_by_eu_stack = eu_stack(self.job, ["--core", core, "-e", self.job["program"]])
-        self.write(phase, number, threads(), unwind(self.job, target), said_by_eu_stack)
+        self.write(phase, number, unwind(self.job, target), said_by_eu_stack)
         os.unlink(core)
 
 
@@ -299,9 +304,8 @@ def run_live(job):
         said_by_eu_stack = eu_stack(job, ["-p", str(pid)])
         wait_until_stopped(pid)
         command(f"attach {pid}")
-        said_by_gdb = threads()
+        stops.write("live", number, said_by_unwind, said_by_eu_stack)
         command("detach")
-        stops.write("live", number, said_by_gdb, said_by_unwind, said_by_eu_stack)
     os.kill(pid, signal.SIGCONT)
 
 

@@ -1,7 +1,6 @@
 //! Processes that run while they are looked at.
 
 use super::*;
-use crate::claims::is_no_code;
 
 /// A process that runs while it is looked at.
 struct Live<'a> {
@@ -85,7 +84,7 @@ impl<'a> Live<'a> {
             let unwind = unwind.unwrap_or_else(|| panic!("{title}, {what} is missing"));
             // A register that was pushed, which gdb takes for a return address: what it finds
             // after that is the caller by the word above.
-            let has_code = |frame: &&GdbFrame| !is_no_code(frame.pc);
+            let has_code = |frame: &&GdbFrame| stop.is_code(frame.pc);
             let frames: Vec<_> = gdb.frames.iter().filter(has_code).cloned().collect();
             if frames.len() < gdb.frames.len() && !self.generates_code {
                 let gdb = GdbThread { thread: gdb.thread, frames };

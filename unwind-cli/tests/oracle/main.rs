@@ -138,9 +138,7 @@ fn add_claims(claims: &mut Claims, title: &str, stops: &[Stop]) {
             for unwind in &report.threads {
                 let is_it = |gdb: &&GdbThread| gdb.thread == unwind.thread || is_only(stop, report);
                 let Some(gdb) = stop.threads.iter().find(is_it) else { continue };
-                let what = format!("{} {} thread {}", stop.phase, stop.number, unwind.thread);
-                let elfutils = stop.elfutils(gdb.thread);
-                claims.add(title, method, &what, unwind, gdb, elfutils);
+                claims.add(title, method, stop, unwind, gdb);
             }
         }
     }

@@ -14,6 +14,8 @@ pub struct Stop {
     pub phase: String,
     /// In which step of its phase, or how many stops before it.
     pub number: u64,
+    /// The executable mappings: the address of the first byte, and that after the last.
+    pub code: Vec<(u64, u64)>,
     pub threads: Vec<GdbThread>,
     /// By method.
     pub unwind: BTreeMap<String, UnwindReport>,
@@ -23,6 +25,12 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// Whether an address can be that of a frame: in executable memory, or right after it, where
+    /// the last call of a function that never returns would return to.
+    pub fn is_code(&self, pc: u64) -> bool {
+        self.code.iter().any(|(start, end)| (*start..=*end).contains(&pc))
+    }
+
     /// What elfutils finds of a thread; nothing if it does not find the thread.
     pub fn elfutils(&self, thread: i64) -> &[u64] {
         self.eu_stack.get(&thread).map_or(&[], Vec::as_slice)
