@@ -4,10 +4,11 @@ use core::fmt::Write as _;
 
 use unwind_core::deferred::{
     CancelError, ClientId, Cookie, Refusal, RequestOutcome, ScheduleError, TooManyClients,
+    relax_while,
 };
 use unwind_perf::per_cpu::{
-    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupKey, GroupLeader, DeliveryPolicy, Receiver,
-    SampledTask, SwitchHold, TaskEvent, TaskKey, TaskWork,
+    CpuEvent, Deferral, DeliveryPolicy, EventKey, EventSpec, FixedRegistry, GroupKey, GroupLeader,
+    Receiver, SampledTask, SwitchHold, TaskEvent, TaskKey, TaskWork,
 };
 
 use crate::{Text, seen};
@@ -54,6 +55,10 @@ impl Deferral for Core {
 
     fn relax(&self) {
         ask(4, 0);
+    }
+
+    fn wait_while(&self, is_running: impl Fn() -> bool) {
+        relax_while(is_running, ask(8, 0), || Deferral::relax(self));
     }
 }
 
@@ -122,7 +127,11 @@ pub fn registry(leader: u64, cpu: i32, task: u64, event: &CpuEvent) {
 pub fn task_event(event: &TaskEvent, sampled: SampledTask, spec: (u64, i32)) {
     seen((event.request(&Core, &HOLD), event.is_pending()));
     let walk = |cookie: Cookie| if ask(10, cookie.get()) == 0 { Ok(()) } else { Err(()) };
-    seen(event.run(&HOLD, walk, |cookie, ()| if ask(11, cookie.get()) == 0 { Ok(()) } else { Err(()) }));
+    seen(event.run(
+        &HOLD,
+        walk,
+        |cookie, ()| if ask(11, cookie.get()) == 0 { Ok(()) } else { Err(()) },
+    ));
     seen((event.remove(&Core, &HOLD), event.output_failed(), event.no_stack()));
     let spec = EventSpec {
         leader: GroupLeader(spec.0),

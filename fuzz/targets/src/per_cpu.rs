@@ -60,6 +60,10 @@ impl Deferral for Core {
     fn relax(&self) {
         panic!("nothing runs that could be waited for");
     }
+
+    fn wait_while(&self, is_running: impl Fn() -> bool) {
+        assert!(!is_running(), "nothing runs that could be waited for");
+    }
 }
 
 /// An event that was added.

@@ -110,12 +110,12 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// Removes a client. When this returns, no delivery to it runs and none
     /// will start, and its requests are refused.
     ///
-    /// Waits, by [`Host::relax`], for the deliveries to this client that run
+    /// Waits, by [`Host::wait_while`], for the deliveries to this client that run
     /// on other tasks, and for nothing else. `current` is the task that calls,
     /// if it is one of this instance's.
     ///
-    /// It waits for [`Host::MAX_RELAXES`] calls of that hook at most: what it
-    /// waits for may never end. A delivery that calls this without its task
+    /// That hook gives up at some time, by itself after [`Host::MAX_RELAXES`] calls
+    /// of `relax`: what it waits for may never end. A delivery that calls this without its task
     /// waits for itself, deliveries to two clients that each cancel the other
     /// wait for each other, and a guard may have been leaked in a task that
     /// never continues.
@@ -132,14 +132,10 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         if !self.clients.start_cancel(client) {
             return Err(CancelError::UnknownClient);
         }
-        let mut waited = 0_u64;
-        while self.clients.is_running(client) {
-            if waited >= H::MAX_RELAXES {
-                self.clients.undo_cancel(client);
-                return Err(CancelError::StillRunning);
-            }
-            self.host.relax();
-            waited = waited.wrapping_add(1);
+        self.host.wait_while(|| self.clients.is_running(client));
+        if self.clients.is_running(client) {
+            self.clients.undo_cancel(client);
+            return Err(CancelError::StillRunning);
         }
         self.clients.finish_cancel(client);
         Ok(())
@@ -199,7 +195,7 @@ pub enum CancelError {
     /// wait for itself.
     OwnDelivery,
     /// A delivery to the client has not ended in all the time that
-    /// [`Host::MAX_RELAXES`] allows. The client is registered as before; what it
+    /// [`Host::wait_while`] waits. The client is registered as before; what it
     /// asked for meanwhile was refused, and of what it had asked for before a
     /// part may be lost, which is counted.
     StillRunning,

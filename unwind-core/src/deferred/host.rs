@@ -16,11 +16,11 @@ pub trait Host {
     /// make one itself. Where it may not, requests in NMIs are refused.
     const NMI_SAFE_COMPARE_EXCHANGE: bool = true;
 
-    /// How often a cancellation calls [`relax`](Self::relax) before it gives up
-    /// with [`StillRunning`](super::CancelError::StillRunning). A client whose
-    /// callback runs for longer is not cancelled, so choose this by what `relax`
-    /// does: 2²⁸, the default, is some ten seconds of spinning, or three days of
-    /// sleeps of a millisecond.
+    /// How often [`wait_while`](Self::wait_while), as it is by itself, calls
+    /// [`relax`](Self::relax) before it gives up. A client whose callback runs for
+    /// longer is not cancelled, so choose this by what `relax` does: 2²⁸, the
+    /// default, is some ten seconds of spinning, or three days of sleeps of a
+    /// millisecond.
     const MAX_RELAXES: u64 = 1 << 28;
 
     /// The task's block. Any context.
@@ -61,9 +61,33 @@ pub trait Host {
     /// context.
     fn clock(&self) -> u64;
 
-    /// Called again and again by a cancellation while deliveries to the client
-    /// run: spins, yields or sleeps. Task context.
+    /// Called again and again by what waits for another CPU or task: spins,
+    /// yields or sleeps. Task context.
     fn relax(&self);
+
+    /// Waits until `is_running` says that no delivery runs to a client that is
+    /// being cancelled, or gives up: then the cancellation is
+    /// [`StillRunning`](super::CancelError::StillRunning). Task context.
+    ///
+    /// By itself this calls [`relax`](Self::relax), [`MAX_RELAXES`](Self::MAX_RELAXES)
+    /// times at most. A host whose callbacks sleep does better to sleep in a queue
+    /// of its own: it looks at `is_running` with the queue's lock taken, before
+    /// each sleep, and after the guard of a delivery is dropped, the task that
+    /// delivers takes the lock and wakes the queue. A bound on the time is for the
+    /// host to set. `examples/sleeping_callbacks.rs` of this crate has both halves.
+    fn wait_while(&self, is_running: impl Fn() -> bool) {
+        relax_while(is_running, Self::MAX_RELAXES, || self.relax());
+    }
+}
+
+/// Calls `relax` while `is_running` says so, `most` times at most: how the hosts' waits are by
+/// themselves. Does not sleep unless `relax` does.
+pub fn relax_while(is_running: impl Fn() -> bool, most: u64, relax: impl Fn()) {
+    let mut left = most;
+    while left > 0 && is_running() {
+        relax();
+        left = left.wrapping_sub(1);
+    }
 }
 
 /// What a task is, as far as its stack can be asked for.

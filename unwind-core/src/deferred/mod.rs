@@ -28,7 +28,7 @@ pub use cookie::{
 pub use counters::DropCounts;
 pub use deferred_unwind::{CancelError, DeferredUnwind, TooManyClients};
 pub use delivery::{Abandonment, Delivery, DeliveryGuard, LossReason, Recipients};
-pub use host::{Host, RequestContext, ScheduleError, TaskKind};
+pub use host::{Host, RequestContext, ScheduleError, TaskKind, relax_while};
 pub use life_cycle::UserReturn;
 pub use request::{Refusal, RequestOutcome};
 pub use sample_outcome::SampleOutcome;

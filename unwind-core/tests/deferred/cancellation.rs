@@ -3,13 +3,14 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::thread;
+use std::time::Instant;
 
 use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
     STACK,
-    sim::{Cache, Kernel, SpecialHost, Task},
+    sim::{Cache, Kernel, SimHost, SpecialHost, Task, WaitQueue},
 };
 
 /// Cancels a client on another thread while its callback sleeps.
@@ -61,6 +62,32 @@ fn x3_a_cancellation_ends_when_the_callback_does() {
         }
     };
     cancel_during_callback(&Kernel::new(), &cancelled, |_, _| (), after);
+}
+
+#[test]
+fn s4_a_cancellation_sleeps_in_the_hosts_queue_until_the_callback_has_ended() {
+    let host = SimHost { queue: Some(WaitQueue::default()), ..SimHost::default() };
+    let kernel = Kernel::with_host(host, SerialCookies::new());
+    let queue = kernel.unwind.host().queue.as_ref().unwrap();
+    let (ended, task) = (AtomicBool::new(false), Task::new(STACK));
+    let [client] = kernel.register();
+    kernel.ask(&task, client);
+    thread::scope(|scope| {
+        let calls = kernel.deliver_and(&task, |_| {
+            scope.spawn(|| {
+                assert_eq!(kernel.unwind.cancel(None, client), Ok(()));
+                assert!(ended.load(Ordering::SeqCst), "the callback still ran");
+            });
+            let begun = Instant::now();
+            while queue.sleeps.load(Ordering::SeqCst) == 0 {
+                assert!(begun.elapsed().as_secs() < 20, "the cancellation does not sleep");
+                thread::yield_now();
+            }
+            ended.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(calls.len(), 1);
+    });
+    assert_eq!(kernel.unwind.host().relaxed.load(Ordering::SeqCst), 0, "it polled");
 }
 
 #[test]

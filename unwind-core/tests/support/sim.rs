@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 
 use test_support::cpu::{Cpu64, FramePointers, Regs};
 use unwind_core::deferred::*;
@@ -18,10 +18,38 @@ pub struct SimHost {
     pub schedule_fails: AtomicBool,
     /// How often a cancellation has waited.
     pub relaxed: AtomicU64,
+    /// Where cancellations sleep, if not by `relax`.
+    pub queue: Option<WaitQueue>,
     /// Whether a hook that is called is an error.
     pub silent: AtomicBool,
     /// What happens while the next delivery is being scheduled.
     pub in_schedule: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+/// Where cancellations sleep until a callback has ended.
+#[derive(Default)]
+pub struct WaitQueue {
+    lock: Mutex<()>,
+    woken: Condvar,
+    /// How often one went to sleep.
+    pub sleeps: AtomicU64,
+}
+
+impl WaitQueue {
+    /// Sleeps while `is_running`. A wake between the look and the sleep waits for the lock.
+    fn sleep_while(&self, is_running: impl Fn() -> bool) {
+        let mut held = self.lock.lock().unwrap();
+        while is_running() {
+            self.sleeps.fetch_add(1, Ordering::SeqCst);
+            held = self.woken.wait(held).unwrap();
+        }
+    }
+
+    /// Called once the guard of a delivery is gone.
+    pub fn wake(&self) {
+        let _held = self.lock.lock().unwrap();
+        self.woken.notify_all();
+    }
 }
 
 impl SimHost {
@@ -138,6 +166,13 @@ impl Host for SimHost {
         self.relaxed.fetch_add(1, Ordering::SeqCst);
         std::thread::yield_now();
     }
+
+    fn wait_while(&self, is_running: impl Fn() -> bool) {
+        match &self.queue {
+            Some(queue) => queue.sleep_while(is_running),
+            None => relax_while(is_running, Self::MAX_RELAXES, || self.relax()),
+        }
+    }
 }
 
 /// A host with other constants than the usual ones.
@@ -220,8 +255,11 @@ impl Kernel {
 
 impl<C: CookieSource> Kernel<C> {
     pub fn with_cookies(cookies: C) -> Self {
-        let unwind = DeferredUnwind::new(SimHost::default(), cookies);
-        Self { unwind, cache: Mutex::new(Cache::new()) }
+        Self::with_host(SimHost::default(), cookies)
+    }
+
+    pub fn with_host(host: SimHost, cookies: C) -> Self {
+        Self { unwind: DeferredUnwind::new(host, cookies), cache: Mutex::new(Cache::new()) }
     }
 
     pub fn register<const N: usize>(&self) -> [ClientId; N] {
@@ -265,6 +303,10 @@ impl<C: CookieSource> Kernel<C> {
             let call = Call::of(&guard);
             callback(&call);
             calls.push(call);
+            drop(guard);
+            if let Some(queue) = &self.unwind.host().queue {
+                queue.wake();
+            }
         }
         calls
     }

@@ -12,11 +12,6 @@ pub trait Deferral {
     /// A task.
     type Task: ?Sized;
 
-    /// How often a removal calls [`relax`](Self::relax) before it gives up with
-    /// [`StillRunning`](super::RemoveError::StillRunning): see
-    /// [`Host::MAX_RELAXES`].
-    const MAX_RELAXES: u64 = 1 << 28;
-
     /// See [`DeferredUnwind::register`]. Does not wait: a registry calls it with
     /// its lock taken.
     ///
@@ -38,14 +33,17 @@ pub trait Deferral {
     /// See [`DeferredUnwind::request`]. Any context.
     fn request(&self, task: &Self::Task, client: ClientId) -> RequestOutcome;
 
-    /// Called repeatedly during a wait: spins, yields or sleeps. Task context.
+    /// Called repeatedly during a wait for a lock of the registry: spins, yields or
+    /// sleeps. Task context.
     fn relax(&self);
+
+    /// Waits while a delivery runs to an event that is being removed, or gives up:
+    /// see [`Host::wait_while`]. Task context.
+    fn wait_while(&self, is_running: impl Fn() -> bool);
 }
 
 impl<H: Host, C: CookieSource> Deferral for DeferredUnwind<H, C> {
     type Task = H::Task;
-
-    const MAX_RELAXES: u64 = H::MAX_RELAXES;
 
     fn register(&self) -> Result<ClientId, TooManyClients> {
         self.register()
@@ -66,5 +64,9 @@ impl<H: Host, C: CookieSource> Deferral for DeferredUnwind<H, C> {
 
     fn relax(&self) {
         self.host().relax();
+    }
+
+    fn wait_while(&self, is_running: impl Fn() -> bool) {
+        self.host().wait_while(is_running);
     }
 }

@@ -241,10 +241,9 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     /// it was called none could start; its requests are refused. The last
     /// event of its profiler cancels the client. Task context.
     ///
-    /// Waits for deliveries to the event that run, and for those to the client
-    /// if that is cancelled, but for [`Deferral::MAX_RELAXES`] calls of `relax`
-    /// at most: one may never end, as where a delivery calls this without its
-    /// task. `current` is the task that calls, if it is one that can deliver.
+    /// Waits, by [`Deferral::wait_while`], for deliveries to the event that run, and
+    /// for those to the client if that is cancelled, until that hook gives up: one
+    /// may never end, as where a delivery calls this without its task. `current` is the task that calls, if it is one that can deliver.
     /// `core` is the one that the event was added with.
     ///
     /// # Errors
@@ -274,11 +273,11 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             !chain.has_events_of(client) && owners.vacate(client)
         };
         let cancelled = if last { core.cancel(current, client) } else { Ok(()) };
-        let ended = Self::wait(core, || place.is_running(generation));
+        core.wait_while(|| place.is_running(generation));
         if last {
             self.owners.free(client);
         }
-        if !ended {
+        if place.is_running(generation) {
             let client = cancelled.is_err().then_some(client);
             return Err(RemoveError::StillRunning { client });
         }
@@ -291,20 +290,6 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     #[must_use]
     pub fn is_running(&self, event: &CpuEvent) -> bool {
         self.find(*event).is_some_and(|(_, place)| place.is_running(event.generation))
-    }
-
-    /// Waits while a delivery runs, which may never end. Returns whether it has
-    /// ended.
-    fn wait<D: Deferral>(core: &D, is_running: impl Fn() -> bool) -> bool {
-        let mut waited = 0_u64;
-        while is_running() {
-            if waited >= D::MAX_RELAXES {
-                return false;
-            }
-            core.relax();
-            waited = waited.wrapping_add(1);
-        }
-        true
     }
 
     /// Asks for the user stack of `task`, which is `subject` to the host, on behalf of an

@@ -2,15 +2,15 @@
 
 use core::fmt;
 
-use unwind_core::deferred::{Cookie, Refusal, ScheduleError};
+use unwind_core::deferred::{Cookie, Refusal, ScheduleError, relax_while};
 
 use super::{RemoveError, RequestError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Statistic, const_unless_loom};
 
 /// What an event without a CPU asks of the system around it.
 pub trait TaskWork {
-    /// How often a removal calls [`relax`](Self::relax) before it gives up with
-    /// [`StillRunning`](RemoveError::StillRunning): see
+    /// How often [`wait_while`](Self::wait_while), as it is by itself, calls
+    /// [`relax`](Self::relax): see
     /// [`Host::MAX_RELAXES`](unwind_core::deferred::Host::MAX_RELAXES).
     const MAX_RELAXES: u64 = 1 << 28;
 
@@ -45,6 +45,15 @@ pub trait TaskWork {
     /// request on another CPU that is about to queue that work: spins, yields
     /// or sleeps.
     fn relax(&self);
+
+    /// Waits while `is_pending`, or gives up: then the removal is
+    /// [`StillRunning`](RemoveError::StillRunning). By itself it calls
+    /// [`relax`](Self::relax), [`MAX_RELAXES`](Self::MAX_RELAXES) times at most. See
+    /// [`Host::wait_while`](unwind_core::deferred::Host::wait_while); who wakes is the task, after
+    /// [`TaskEvent::run`].
+    fn wait_while(&self, is_pending: impl Fn() -> bool) {
+        relax_while(is_pending, Self::MAX_RELAXES, || self.relax());
+    }
 }
 
 /// The block of an event that follows a task.
@@ -164,9 +173,8 @@ impl TaskEvent {
     /// Removes the event. When this returns, its work is neither queued nor
     /// running and will not be. Task context.
     ///
-    /// Waits for the work if that is pending on another task, but for
-    /// [`TaskWork::MAX_RELAXES`] calls of `relax` at most: that task may never
-    /// run it.
+    /// Waits, by [`TaskWork::wait_while`], for the work if that is pending on another
+    /// task, until that hook gives up: that task may never run it.
     ///
     /// # Errors
     ///
@@ -179,24 +187,19 @@ impl TaskEvent {
             return Err(RemoveError::OwnDelivery);
         }
         self.state.fetch_or(REMOVED, Ordering::Relaxed);
-        let mut waited = 0_u64;
-        loop {
-            let state = self.state.load(Ordering::Acquire);
-            if state & PENDING == 0 {
-                return Ok(());
-            }
-            // A request on another CPU may still be about to queue the work.
-            if current && state & QUEUEING == 0 {
-                work.unqueue();
-                self.end(hold);
-                return Ok(());
-            }
-            if waited >= W::MAX_RELAXES {
-                return Err(RemoveError::StillRunning { client: None });
-            }
-            work.relax();
-            waited = waited.wrapping_add(1);
+        // The task itself waits for a request on another CPU alone, which may still be about to
+        // queue the work.
+        let awaited = if current { QUEUEING } else { PENDING };
+        work.wait_while(|| self.state.load(Ordering::Acquire) & awaited != 0);
+        let state = self.state.load(Ordering::Acquire);
+        if state & awaited != 0 {
+            return Err(RemoveError::StillRunning { client: None });
         }
+        if state & PENDING != 0 {
+            work.unqueue();
+            self.end(hold);
+        }
+        Ok(())
     }
 
     fn is_removed(&self) -> bool {

@@ -83,6 +83,12 @@ impl Deferral for Core {
         self.waiting.store(true, Ordering::Release);
         thread::yield_now();
     }
+
+    fn wait_while(&self, is_running: impl Fn() -> bool) {
+        while is_running() {
+            self.relax();
+        }
+    }
 }
 
 /// Two CPUs and a spare list.

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use unwind_core::deferred::{CancelError, ClientId, Refusal, RequestOutcome, TooManyClients};
+use unwind_core::deferred::{
+    CancelError, ClientId, Refusal, RequestOutcome, TooManyClients, relax_while,
+};
 use unwind_perf::per_cpu::*;
 
 /// A core that counts, fails when told, and says in which order it is called.
@@ -23,8 +25,6 @@ pub(crate) struct Recorder {
 
 impl Deferral for Recorder {
     type Task = ();
-
-    const MAX_RELAXES: u64 = 100;
 
     fn register(&self) -> Result<ClientId, TooManyClients> {
         if self.full.get() {
@@ -70,4 +70,13 @@ impl Deferral for Recorder {
         }
         std::thread::yield_now();
     }
+
+    fn wait_while(&self, is_running: impl Fn() -> bool) {
+        relax_while(is_running, Self::MAX_RELAXES, || self.relax());
+    }
+}
+
+impl Recorder {
+    /// How often a removal waits before it gives up.
+    pub(crate) const MAX_RELAXES: u64 = 100;
 }
