@@ -125,8 +125,21 @@ fn m1_places_that_two_ways_lead_to_with_other_frames_prove_nothing() {
     // je +4, over the frame's set-up, to code that loops with it and without.
     let code = [&[0x74, 0x04][..], &SETS_UP[0], &[0xeb, 0xfe]].concat();
     assert_eq!(told(&code, 6), None);
+    // The same to code that goes elsewhere, by a register.
+    let code = [&[0x74, 0x04][..], &SETS_UP[0], &[0x90, 0xff, 0xe0]].concat();
+    assert_eq!(told(&code, 6), None);
     let straight = [&[0x74, 0x7f][..], &SETS_UP[0], &[0xeb, 0xfe]].concat();
     assert_eq!(told(&straight, 6), Some(frame_pointer()));
+}
+
+#[test]
+fn m1_a_call_between_the_start_and_the_frame_may_move_the_stack_pointer() {
+    // call; push rbp; mov rbp, rsp; jmp to itself: nothing is on the stack for it to take off.
+    let code = [&[0xe8, 0, 0, 1, 0][..], &SETS_UP[0], &[0xeb, 0xfe]].concat();
+    assert_eq!(told(&code, 9), Some(frame_pointer()));
+    // The same with a word pushed before it and taken off after it.
+    let code = [&[0x50][..], &code[..5], &[0x48, 0x83, 0xc4, 0x08], &code[5..]].concat();
+    assert_eq!(told(&code, 14), None);
 }
 
 #[test]
@@ -144,6 +157,8 @@ fn m1_a_way_to_a_return_proves_the_row_at_its_start() {
     assert_eq!(found(&code, 0), Some(by_sp(24, RegRule::Offset(-16))));
     assert_eq!(found(&code, 4), Some(by_sp(16, RegRule::Offset(-16))));
     assert_eq!(found(&code, 5), Some(by_sp(8, RegRule::SameValue)));
+    // sub rsp, 8; pop rbp; ret: what it pops is not on the stack yet.
+    assert_eq!(found(&[0x48, 0x83, 0xec, 0x08, 0x5d, 0xc3], 0), None);
     // leave; ret.
     assert_eq!(found(&[0xc9, 0xc3], 0), Some(frame_pointer()));
     // A call on the way may take arguments off the stack: the frame pointer has to agree.
