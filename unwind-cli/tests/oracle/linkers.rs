@@ -61,7 +61,7 @@ fn check(linker: &str, more: &[&str]) {
                 assert!(has_callers(unwind), "{what}: {unwind:#?}");
                 in_tables += u32::from(is_in_table(unwind, gdb));
                 match is_right(gdb) {
-                    true => claims.add(&title, "auto", &what, unwind, gdb, &[]),
+                    true => claims.add(&title, "auto", stop, unwind, gdb),
                     false => wrong_by_gdb += 1,
                 }
             }
