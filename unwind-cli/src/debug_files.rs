@@ -25,6 +25,22 @@ pub(crate) struct DebugFiles {
     asks_servers: bool,
 }
 
+/// Where a user has such files.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct DebugDirectories {
+    /// Look for what was stripped off files in this directory, made as /usr/lib/debug is,
+    /// first; may be given more than once
+    #[arg(long, value_name = "DIR")]
+    debug_dir: Vec<PathBuf>,
+}
+
+impl DebugDirectories {
+    /// All places, where the files of a target are below `sysroot`.
+    pub(crate) fn files(&self, sysroot: Option<&Path>) -> DebugFiles {
+        DebugFiles::new(&self.debug_dir, sysroot)
+    }
+}
+
 /// A file that a debug link leads to is not the one that was stripped off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not used: its checksum is not that of .gnu_debuglink", escaped(path))]
@@ -41,7 +57,7 @@ impl Default for DebugFiles {
 impl DebugFiles {
     /// Looks in these directories, then in `/usr/lib/debug`, which is below `sysroot` if there
     /// is one, as are the directories that the files of a target are in.
-    pub(crate) fn new(directories: &[PathBuf], sysroot: Option<&Path>) -> Self {
+    fn new(directories: &[PathBuf], sysroot: Option<&Path>) -> Self {
         let root = sysroot.unwrap_or(Path::new("/")).to_owned();
         let usual = root.join("usr/lib/debug");
         let directories = directories.iter().cloned().chain([usual]).collect();

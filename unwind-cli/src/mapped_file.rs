@@ -44,6 +44,9 @@ pub(crate) struct Search<'a> {
     pub(crate) proof: Proof<'a>,
     /// Its name was removed when it was mapped.
     pub(crate) is_deleted: bool,
+    /// When it was recorded, in nanoseconds since 1970, if that is known: what was written later is
+    /// another file, whose number may be the same.
+    pub(crate) not_after: Option<u64>,
     /// A process that has it mapped, if one may run.
     pub(crate) holder: Option<Holder<'a>>,
     /// What stands for `/` here.
@@ -108,7 +111,10 @@ impl Search<'_> {
     }
 
     fn by_number(&self, wanted: FileId) -> Result<ElfFile, ModuleError> {
-        let is_same = |file: &File| file.metadata().is_ok_and(|found| same_file(&found, wanted));
+        let is_old = |found: &Metadata| self.not_after.is_none_or(|at| written(found) <= at);
+        let is_same = |file: &File| {
+            file.metadata().is_ok_and(|found| same_file(&found, wanted) && is_old(&found))
+        };
         let by_root = self.holder.as_ref().map(|holder| holder.below_root(self.path));
         match by_root {
             Some(Ok(file)) if is_same(&file) => return open_elf(Ok(file)),
@@ -139,7 +145,10 @@ impl Search<'_> {
             by_root => by_root.unwrap_or(here),
         };
         let is_gone = match &by_path {
-            Ok(file) => self.is_deleted || !same_inode(file, wanted),
+            Ok(file) => {
+                let is_old = file.metadata().is_ok_and(|found| is_old(&found));
+                self.is_deleted || !is_old || !same_inode(file, wanted)
+            }
             Err(error) => error.kind() == io::ErrorKind::NotFound || NotRegular::is_why(error),
         };
         if is_gone { Err(ModuleError::Deleted) } else { open_elf(by_path) }
@@ -219,6 +228,7 @@ impl ProcessFiles {
             path: &mapped.path,
             proof: mapped.id.map_or(Proof::None, Proof::File),
             is_deleted: mapped.deleted,
+            not_after: None,
             holder: Some(holder),
             sysroot: None,
         };
@@ -237,6 +247,13 @@ pub(crate) fn open_elf(file: io::Result<File>) -> Result<ElfFile, ModuleError> {
         false => ModuleError::Open(error.into()),
     })?;
     Ok(ElfFile::from_file(file)?)
+}
+
+/// When a file was written last, in nanoseconds since 1970; 0 if before that.
+fn written(file: &Metadata) -> u64 {
+    let seconds = u64::try_from(file.mtime()).unwrap_or(0);
+    let rest = u64::try_from(file.mtime_nsec()).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
 fn same_inode(file: &File, id: FileId) -> bool {

@@ -262,7 +262,8 @@ impl Target {
         let open = |file: &Path, id: Option<&[u8]>| {
             // Files of a machine whose linkers leave none are taken by their names.
             let proof = id.map_or(Proof::None, |id| Proof::BuildId { id, is_lenient: true });
-            Search { path: file, proof, is_deleted: false, holder: None, sysroot }.open()
+            let (is_deleted, not_after, holder) = (false, None, None);
+            Search { path: file, proof, is_deleted, not_after, holder, sysroot }.open()
         };
         Self::of_open_core(core_file::open(path)?, path, program, open)
     }

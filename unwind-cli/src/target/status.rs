@@ -16,6 +16,8 @@ pub(crate) struct Status {
     pub(crate) state: u8,
     /// Who traces the task, or 0.
     pub(crate) tracer: i32,
+    /// The process that has started it, or takes care of it since that has ended.
+    pub(crate) parent: i32,
     /// The effective user id.
     pub(crate) user: u32,
     /// It runs in the kernel only.
@@ -54,6 +56,7 @@ impl Status {
             process: number("Tgid")?,
             state: *field(status, "State")?.first()?,
             tracer: number("TracerPid")?,
+            parent: number("PPid")?,
             user: plain(users.nth(1)?)?.parse().ok()?,
             is_kernel_thread: flags(stat)? & PF_KTHREAD != 0,
             // From the outermost namespace to the innermost; kernels before 4.1 do not say it.

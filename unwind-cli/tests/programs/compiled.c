@@ -1,11 +1,15 @@
 // Runs code that it has made itself, as a just-in-time compiler does, and tells of it: the map of
 // the process names one half of the code, and a dump in the current folder, which is mapped as perf
-// wants it, names the other half. Both belong to the user who runs this.
+// wants it, names the other half. Both belong to the user who runs this. With a first argument it
+// runs one half: "map" or "dump" says by what that is told, "none" tells nothing. With a second one
+// it is not the program itself that runs the code, but one child after the other.
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 // push rbp; mov rbp, rsp; mov ecx, 1000000; dec ecx; jnz -4; pop rbp; ret
@@ -36,19 +40,37 @@ static int write_dump(uintptr_t code) {
            mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) != MAP_FAILED;
 }
 
-int main(void) {
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+int main(int argc, char **argv) {
+    const char *told = argc > 1 ? argv[1] : "both";
+    int is_all = strcmp(told, "both") == 0, is_dumped = strcmp(told, "dump") == 0;
     unsigned char *code = mmap(0, 8192, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (code == MAP_FAILED) return 1;
     memcpy(code, spin, sizeof spin);
     memcpy(code + 4096, spin, sizeof spin);
-    if (!write_map((uintptr_t)code) || !write_dump((uintptr_t)code + 4096)) return 1;
+    if ((is_all || strcmp(told, "map") == 0) && !write_map((uintptr_t)code)) return 1;
+    if ((is_all || is_dumped) && !write_dump((uintptr_t)code + 4096)) return 1;
     void (*first)(void), (*second)(void);
     unsigned char *after = code + 4096;
     memcpy(&first, &code, sizeof code);
     memcpy(&second, &after, sizeof after);
     if (write(1, "ready\n", 6) != 6) return 1;
-    for (;;) {
-        first();
-        second();
+    double until = 0;
+    while (argc > 2) {
+        if (fork() == 0) {
+            until = now() + 1;
+            break;
+        }
+        wait(0);
     }
+    while (until == 0 || now() < until) {
+        if (is_all || !is_dumped) first();
+        if (is_all || is_dumped) second();
+    }
+    return 0;
 }

@@ -30,7 +30,7 @@ use crate::commands::stack::report::{Naming, Report};
 use crate::commands::stack::tables::TableWarnings;
 use crate::commands::stack::text::{write_heading, write_warnings};
 use crate::commands::stack::walk::Method;
-use crate::debug_files::DebugFiles;
+use crate::debug_files::{DebugDirectories, DebugFiles};
 use crate::demangle::Parameters;
 use crate::failure::Failure;
 use crate::stack_switches::SwitchNames;
@@ -95,6 +95,9 @@ pub(crate) struct Args {
     #[arg(long)]
     no_lines: bool,
 
+    #[command(flatten)]
+    debug_directories: DebugDirectories,
+
     /// Ask the servers in `DEBUGINFOD_URLS` for what was stripped off and is not here, by elfutils'
     /// debuginfod-find
     #[arg(long)]
@@ -152,7 +155,7 @@ const HOLD: Duration = Duration::from_secs(30);
 /// [`Failure`] if the target cannot be read or has no such thread, or the output not be
 /// written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let debug_files = DebugFiles::new(&[], args.sysroot.as_deref());
+    let debug_files = args.debug_directories.files(args.sysroot.as_deref());
     let debug_files = if args.debuginfod { debug_files.asking_servers()? } else { debug_files };
     if let Some(sample) = &args.sample {
         return explain_sample(args, &SampleName::parse(sample)?, debug_files);
@@ -173,7 +176,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Explains a sample, as far as the recording keeps it.
 fn explain_sample(args: &Args, name: &SampleName, debug_files: DebugFiles) -> Result<(), Failure> {
-    write_sample(&mut coloured::stdout(), args, name, Sample::find(name)?, debug_files)
+    let sample = Sample::find(name, debug_files.clone())?;
+    write_sample(&mut coloured::stdout(), args, name, sample, debug_files)
 }
 
 /// Writes what there is to explain of a sample.
@@ -320,6 +324,7 @@ pub(crate) fn explained_len(bytes: &[u8], number: u64) -> Option<usize> {
         sysroot: None,
         short: false,
         no_lines: true,
+        debug_directories: DebugDirectories::default(),
         debuginfod: false,
         json: false,
     };
@@ -327,7 +332,9 @@ pub(crate) fn explained_len(bytes: &[u8], number: u64) -> Option<usize> {
     for is_json in [false, true] {
         let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
         args.json = is_json;
-        let sample = Sample::find_in(&mut reader, &name, MEMORY).ok()?.without_kernel();
+        let debug_files = DebugFiles::default();
+        let sample = Sample::find_in(&mut reader, &name, MEMORY, debug_files).ok()?;
+        let sample = sample.without_kernel();
         write_sample(&mut out, &args, &name, sample, DebugFiles::default()).ok()?;
     }
     Some(out.len())

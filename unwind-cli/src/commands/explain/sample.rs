@@ -28,6 +28,7 @@ use crate::commands::perf::walk::WalkedStack;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::reading::{told, unfinished};
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
 use crate::module_error::ModuleError;
 use crate::notices;
@@ -127,17 +128,17 @@ impl Printer for Finder {
 }
 
 impl Sample {
-    /// Reads a recording up to the sample.
+    /// Reads a recording up to the sample. What was stripped off its files is among `debug_files`.
     ///
     /// # Errors
     ///
     /// [`Failure`] if it cannot be read that far, or has no such sample.
-    pub(super) fn find(name: &SampleName) -> Result<Self, Failure> {
+    pub(super) fn find(name: &SampleName, debug_files: DebugFiles) -> Result<Self, Failure> {
         let error =
             |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
         let mut reader = PerfReader::open(&name.file).map_err(error)?;
         reader.show_progress(&name.file);
-        Self::find_in(&mut reader, name, MEMORY)
+        Self::find_in(&mut reader, name, MEMORY, debug_files)
     }
 
     /// The same of a recording that is open, with about `memory` bytes of records in memory.
@@ -149,6 +150,7 @@ impl Sample {
         reader: &mut PerfReader,
         name: &SampleName,
         memory: usize,
+        debug_files: DebugFiles,
     ) -> Result<Self, Failure> {
         let error =
             |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
@@ -166,7 +168,7 @@ impl Sample {
             frame_pointers: FramePointerRows { is_trusted: false },
             stitch_lbr: false,
         };
-        let files = RecordedFiles::new(build_ids).of_origin(&origin);
+        let files = RecordedFiles::new(build_ids).of_origin(&origin).with_debug_files(debug_files);
         let call_stacks = CallStacks::new(false, reader.branch_entries());
         let finder = Finder { wanted: name.number, seen: 0, found: None };
         let (finder, ended) = print(reader, options, files, call_stacks, finder);

@@ -9,6 +9,7 @@ use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
 use crate::commands::perf::files::{RecordedFile, RecordedFiles};
 use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::jit_dump::JitDump;
+use crate::commands::perf::jit_maps::{MAX_PARENTS, Maker};
 use crate::commands::perf::moved_text::{MovedText, MovedTexts};
 use crate::commands::perf::processes::Processes;
 use crate::commands::perf::ranges::{Range, Ranges};
@@ -69,7 +70,7 @@ impl Spaces {
             }
             RecordType::FORK => {
                 if let Ok(fork) = Lifecycle::decode(&record, held.format) {
-                    self.fork(fork.parent, fork.task);
+                    self.fork(fork.parent, fork.task, held.time);
                 }
             }
             RecordType::COMM if held.meaning == Meaning::Exec => {
@@ -95,7 +96,7 @@ impl Spaces {
             end,
             offset: mapping.offset,
             executable: mapping.executable,
-            file: self.files.file(mapping),
+            file: self.files.file(mapping, time),
         };
         let priority = self.random.hash_one(range.start);
         let space = match is_kernel {
@@ -145,22 +146,23 @@ impl Spaces {
     }
 
     /// A new process has what the one that started it had. A new thread has its process's.
-    fn fork(&mut self, parent: Task, child: Task) {
+    fn fork(&mut self, parent: Task, child: Task, time: u64) {
         if parent.pid != child.pid {
+            self.read_dump(parent.pid, time);
             let space = self.processes.get(&parent.pid).cloned().unwrap_or_default();
-            self.processes.insert(child.pid, space);
+            let parents = [parent.pid].into_iter().chain(space.parents.iter().copied());
+            let parents = parents.take(MAX_PARENTS).collect();
+            self.processes.insert(child.pid, Space { parents, ..space });
         }
     }
 
     /// Takes note of a file that a compiler tells its code in.
     fn find_dump(&mut self, mapping: &Mapping<'_>) {
         let process = mapping.task.pid;
-        if JitDump::is_of(process, mapping.name) && !self.jit_dumps.contains_key(&process) {
-            let name = Untrusted::from(mapping.name);
-            self.jit_dumps.insert(
-                process,
-                (name, JitDump::open(mapping.name, process, self.files.processes())),
-            );
+        if !self.jit_dumps.contains_key(&process)
+            && let Some(dump) = JitDump::open(mapping.name, process, self.files.processes())
+        {
+            self.jit_dumps.insert(process, (Untrusted::from(mapping.name), dump));
         }
     }
 
@@ -209,6 +211,8 @@ pub(crate) struct Space {
     pub(crate) process: u32,
     /// What is known of that.
     pub(crate) processes: Processes,
+    /// The processes whose code it has, as it came from them without an exec; the last one first.
+    pub(crate) parents: Arc<[u32]>,
     pub(crate) ranges: Ranges,
     /// Where code of files was mapped, also if memory without a file has taken its place.
     pub(crate) texts: Ranges,
@@ -220,6 +224,11 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// The process, as one that has made code.
+    pub(crate) fn maker(&self) -> Maker<'_> {
+        Maker { process: self.process, parents: &self.parents, processes: self.processes }
+    }
+
     /// The range that holds an address.
     pub(crate) fn find(&self, addr: u64) -> Option<&Range> {
         self.ranges.find(addr)
@@ -248,7 +257,7 @@ mod tests {
         let first = map(&mut spaces, 1, b"/a");
         assert_ne!(first, 0);
         assert_eq!(map(&mut spaces, 1, b"/a"), first, "it is there");
-        spaces.fork(task(1), task(2));
+        spaces.fork(task(1), task(2), 0);
         assert_eq!(spaces.of(task(2), 0).generation, first, "a child has the same");
         let second = map(&mut spaces, 2, b"/b");
         let third = map(&mut spaces, 1, b"/b");

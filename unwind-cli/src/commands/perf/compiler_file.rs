@@ -22,20 +22,33 @@ pub(crate) fn open(path: &Path, process: u32, processes: Processes) -> Option<Fi
     checked(file, path, process, processes)
 }
 
-/// The same of a file that a process has in a container: below its root, and called by the id that
-/// it has there itself.
-pub(crate) fn open_in_container(
-    path_of: impl Fn(u32) -> PathBuf,
-    process: u32,
-    processes: Processes,
-) -> Option<File> {
+/// The same of a file that a process has in a container: below its root.
+pub(crate) fn open_below_root(path: &Path, process: u32, processes: Processes) -> Option<File> {
     // Whose root it would be is not known of one that has ended.
     processes.owner(process)?;
-    let inner = Status::read(i32::try_from(process).ok()?).ok()?.inner_id;
-    let path = path_of(u32::try_from(inner).ok()?);
     let root = PathBuf::from(format!("/proc/{process}/root"));
     let file = regular_file::open_below(&root, path.strip_prefix("/").ok()?).ok()?;
-    checked(file, &path, process, processes)
+    checked(file, path, process, processes)
+}
+
+/// The id that a process has in its container itself, by which such files are called there; `None`
+/// of one that has ended.
+pub(crate) fn inner_id(process: u32, processes: Processes) -> Option<u32> {
+    processes.owner(process)?;
+    let status = Status::read(i32::try_from(process).ok()?).ok()?;
+    u32::try_from(status.inner_id).ok()
+}
+
+/// The process that has made another one without an exec since, whose code that has, too; `None` if
+/// there is none any more.
+pub(crate) fn forked_from(process: u32, processes: Processes) -> Option<u32> {
+    processes.owner(process)?;
+    let parent = Status::read(i32::try_from(process).ok()?).ok()?.parent;
+    let parent = u32::try_from(parent).ok().filter(|&parent| parent > 0)?;
+    // What the kernel has given a program at its start has random addresses in it.
+    let given = |process| fs::read(format!("/proc/{process}/auxv")).ok();
+    let own = given(process).filter(|own| !own.is_empty())?;
+    (given(parent)? == own).then_some(parent)
 }
 
 /// A file that is there, if it belongs to one who may tell of the process.

@@ -57,8 +57,10 @@ pub(crate) struct RecordedFile {
     is_told: AtomicBool,
     /// Who has mapped it, if processes are recorded while it is read.
     running: Option<Holder<'static>>,
-    /// Where what was stripped off it is looked for, if not where that usually is.
-    debug_files: Option<Arc<DebugFiles>>,
+    /// When it was recorded, in nanoseconds since 1970, if that is known.
+    recorded: Option<u64>,
+    /// Where what was stripped off it is looked for.
+    debug_files: Arc<DebugFiles>,
     /// The code itself, if it is in no file: the name is then that of the one which tells it.
     jit: Option<Box<JitCode>>,
 }
@@ -253,6 +255,7 @@ impl RecordedFile {
                 FileId::Unknown => Proof::None,
             },
             is_deleted: false,
+            not_after: self.recorded,
             // Without a proof nothing tells that it is the right one.
             holder: self.running.clone().filter(|_| self.id != FileId::Unknown),
             sysroot: None,
@@ -348,12 +351,8 @@ impl RecordedFile {
             return Some((code.start, vec![Alias { name, end: code.end, rank: Rank::Global }]));
         }
         let file = self.elf().ok()?;
-        let read = || match &self.debug_files {
-            Some(debug_files) => Symbols::read_with(file, || {
-                debug_files.find(file, self.path()).ok().flatten().map(Arc::new)
-            }),
-            None => Symbols::read(file),
-        };
+        let find = || self.debug_files.find(file, self.path()).ok().flatten().map(Arc::new);
+        let read = || Symbols::read_with(file, find);
         let symbols = self.symbols.get_or_init(read).as_ref().ok()?;
         symbols.aliases(file, addr, MAX_ALIASES)
     }
@@ -430,9 +429,11 @@ pub(crate) struct RecordedFiles {
     files: HashMap<(Untrusted, FileId), Arc<RecordedFile>>,
     /// What the recorder found in the files when it was done.
     build_ids: HashMap<Box<[u8]>, Box<[u8]>>,
-    debug_files: Option<Arc<DebugFiles>>,
+    debug_files: Arc<DebugFiles>,
     /// What is known of the processes that map them.
     processes: Processes,
+    /// When they were recorded.
+    moment: Option<Moment>,
     /// By what memory is taken for code of theirs.
     proof: TextProof,
 }
@@ -449,9 +450,9 @@ impl RecordedFiles {
     }
 
     /// The files of processes that ran at a moment, if that is known.
-    pub(crate) fn recorded_at(self, moment: Option<Moment>) -> Self {
+    fn recorded_at(self, moment: Option<Moment>) -> Self {
         let processes = moment.map_or(Processes::Unknown, |moment| moment.processes());
-        Self { processes, ..self }
+        Self { processes, moment, ..self }
     }
 
     /// The files of a recording of this origin. Who else recorded it than `unwind record` has not
@@ -478,7 +479,7 @@ impl RecordedFiles {
 
     /// Looks for what was stripped off files there.
     pub(crate) fn with_debug_files(self, debug_files: DebugFiles) -> Self {
-        Self { debug_files: Some(Arc::new(debug_files)), ..self }
+        Self { debug_files: Arc::new(debug_files), ..self }
     }
 
     /// Those that have samples and are files.
@@ -502,8 +503,8 @@ impl RecordedFiles {
         found.into_iter().filter_map(|(name, id)| Some((name, id?))).collect()
     }
 
-    /// The file of a mapping.
-    pub(crate) fn file(&mut self, mapping: &Mapping<'_>) -> Arc<RecordedFile> {
+    /// The file of a mapping that was recorded at a time.
+    pub(crate) fn file(&mut self, mapping: &Mapping<'_>, time: u64) -> Arc<RecordedFile> {
         let id = match (mapping.id, self.build_ids.get(mapping.name)) {
             (MappedId::BuildId(id), _) => FileId::BuildId(id.into()),
             (_, Some(id)) => FileId::BuildId(id.clone()),
@@ -515,10 +516,11 @@ impl RecordedFiles {
         let name = Untrusted::from(mapping.name);
         let key = (name.clone(), id.clone());
         let new = |number| {
-            let debug_files = self.debug_files.clone();
+            let debug_files = Arc::clone(&self.debug_files);
             let running = (self.processes == Processes::Running).then(|| holder_of(mapping));
             let running = running.flatten();
-            RecordedFile { name, id, number, debug_files, running, ..Default::default() }
+            let recorded = self.moment.and_then(|moment| moment.latest(time));
+            RecordedFile { name, id, number, debug_files, running, recorded, ..Default::default() }
         };
         let place = self.files.entry(key.clone());
         Arc::clone(place.or_insert_with(|| self.shared.get(&key, new)))

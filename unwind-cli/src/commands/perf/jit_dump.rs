@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::iter;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -16,6 +17,7 @@ use unwind_core::WordSize;
 use crate::commands::perf::compiler_file;
 use crate::commands::perf::jit_code::{Instructions, JitCode, JitFrames};
 use crate::commands::perf::jit_map::JitMap;
+use crate::commands::perf::jit_maps::MAX_PARENTS;
 use crate::commands::perf::processes::Processes;
 use crate::untrusted::plain;
 
@@ -66,16 +68,25 @@ pub(crate) struct JitDump {
 }
 
 impl JitDump {
-    /// Whether a mapped file of a process is its dump, by its name.
-    pub(crate) fn is_of(process: u32, name: &[u8]) -> bool {
-        let name = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        let number = name.strip_prefix(b"jit-").and_then(|name| name.strip_suffix(b".dump"));
-        number.and_then(plain).and_then(|number| number.parse().ok()) == Some(process)
-    }
-
-    /// The dump of a process, at a path; nothing is in it if it may not be used.
-    pub(crate) fn open(name: &[u8], process: u32, processes: Processes) -> Self {
-        Self::new(compiler_file::open(Path::new(OsStr::from_bytes(name)), process, processes))
+    /// What a mapped file of a process tells, if that is its dump by its name; nothing is in it if it
+    /// may not be used. In a container it is called by the id that the process has there.
+    pub(crate) fn open(name: &[u8], process: u32, processes: Processes) -> Option<Self> {
+        let path = Path::new(OsStr::from_bytes(name));
+        let last = name.rsplit(|&byte| byte == b'/').next()?;
+        let number = plain(last.strip_prefix(b"jit-")?.strip_suffix(b".dump")?)?.parse().ok()?;
+        let below_root = |process| compiler_file::open_below_root(path, process, processes);
+        // One that came from another one without an exec has mapped the dump of that.
+        let parent = |&process: &u32| compiler_file::forked_from(process, processes);
+        let makers = iter::successors(Some(process), parent).take(1 + MAX_PARENTS);
+        makers.into_iter().find_map(|maker| {
+            if number == maker {
+                let here = compiler_file::open(path, maker, processes);
+                return Some(Self::new(here.or_else(|| below_root(maker))));
+            }
+            // Here that may be the dump of another process.
+            let inner = compiler_file::inner_id(maker, processes);
+            (inner == Some(number)).then(|| Self::new(below_root(maker)))
+        })
     }
 
     fn new(file: Option<File>) -> Self {
@@ -396,9 +407,10 @@ mod tests {
                 assert!(codes.len() <= changed.len() / 16);
             }
         }
-        assert!(JitDump::is_of(12, b"/tmp/jit-12.dump") && JitDump::is_of(1, b"jit-1.dump"));
+        let is_of = |process, name| JitDump::open(name, process, Processes::Unknown).is_some();
+        assert!(is_of(12, b"/tmp/jit-12.dump") && is_of(1, b"jit-1.dump"));
         let others =
             [&b"/tmp/jit-12.dump2"[..], b"/jit-13.dump", b"jit-.dump", b"", b"/jit--1.dump"];
-        assert!(others.into_iter().all(|name| !JitDump::is_of(12, name)));
+        assert!(others.into_iter().all(|name| !is_of(12, name)));
     }
 }

@@ -23,6 +23,8 @@ const MAX_NAME: usize = 4096;
 pub(crate) struct JitMap {
     /// By their starts, none over another.
     functions: BTreeMap<u64, Function>,
+    /// There is no such file.
+    pub(super) is_missing: bool,
 }
 
 #[derive(Debug)]
@@ -39,10 +41,16 @@ impl JitMap {
 
     /// The map of a process; nothing is in it if there is no file that may be used.
     pub(crate) fn of_process(process: u32, processes: Processes) -> Self {
-        let file = compiler_file::open(&Self::path(process), process, processes)
-            .or_else(|| compiler_file::open_in_container(Self::path, process, processes));
+        let path = Self::path(process);
+        let in_container = || {
+            let inner = Self::path(compiler_file::inner_id(process, processes)?);
+            compiler_file::open_below_root(&inner, process, processes)
+        };
+        let file = compiler_file::open(&path, process, processes).or_else(in_container);
         let read = |file: File| Self::read(BufReader::new(file.take(MAX_BYTES)));
-        file.map_or_else(Self::default, read)
+        // That one is not used is told elsewhere.
+        let is_missing = file.is_none() && path.symlink_metadata().is_err();
+        Self { is_missing, ..file.map_or_else(Self::default, read) }
     }
 
     /// Code that is told later takes the place of what was told before: the compiler has made
@@ -64,7 +72,7 @@ impl JitMap {
     }
 
     /// How many functions there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.functions.len()
     }
 
@@ -74,7 +82,8 @@ impl JitMap {
         functions.map(|(&start, function)| (start, function.end, function.name.as_bytes()))
     }
 
-    fn insert(&mut self, start: u64, end: u64, name: &[u8]) {
+    /// Takes note of a function, in the place of what was there.
+    pub(crate) fn insert(&mut self, start: u64, end: u64, name: &[u8]) {
         if let Some((_, before)) = self.functions.range_mut(..start).next_back() {
             let rest = (before.end > end).then(|| (before.end, Rc::clone(&before.name)));
             before.end = before.end.min(start);

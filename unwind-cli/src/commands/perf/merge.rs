@@ -144,8 +144,8 @@ fn write_records(
     out: impl Write,
 ) -> io::Result<(Summary, Notes, u64)> {
     // A recording whose sections cannot be read says nothing of its time.
-    let moment = Origin::read(reader).ok().and_then(|origin| origin.moment);
-    let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()).recorded_at(moment));
+    let origin = Origin::read(reader).unwrap_or_default();
+    let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()).of_origin(&origin));
     let setup = WalkSetup::new(options.frame_pointers);
     let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
     let (mut summary, notes, bytes) = scope(|scope| -> io::Result<_> {

@@ -11,19 +11,17 @@ use unwind_perf::record::{Context, Misc};
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFile;
-use crate::commands::perf::jit_map::JitMap;
+use crate::commands::perf::jit_maps::JitMaps;
 use crate::commands::perf::kernel::{KernelSymbols, KernelText, SampledKernel};
 use crate::commands::perf::ranges::Range;
 use crate::demangle::{Parameters, demangle_with};
 use crate::linkage::Callee;
+use crate::notices;
 use crate::symbols::{Alias, Rank};
 use crate::untrusted::{Untrusted, plain};
 
 /// How many names are kept, so that they need not be read and unfolded again.
 const MAX_KEPT: usize = 1 << 14;
-
-/// Of how many processes such maps are kept.
-const MAX_JIT_MAPS: usize = 64;
 
 /// The longest demangled name, in bytes: some short names unfold to gigabytes.
 const MAX_NAME: usize = 64 << 10;
@@ -95,8 +93,8 @@ pub(crate) struct Names {
     kept: HashMap<(usize, u64), Option<Function>>,
     /// Files that names are kept of, so that no other can have their address in memory.
     files: HashMap<usize, Arc<RecordedFile>>,
-    /// What compilers have told of code that is in no file, by process.
-    jit_maps: HashMap<u32, JitMap>,
+    /// What compilers have told of code that is in no file.
+    jit_maps: JitMaps,
     kernel: OnceLock<KernelSymbols>,
     sampled: SampledKernel,
     version: Layout,
@@ -108,7 +106,7 @@ impl Names {
         Self {
             kept: HashMap::new(),
             files: HashMap::new(),
-            jit_maps: HashMap::new(),
+            jit_maps: JitMaps::default(),
             kernel: OnceLock::new(),
             sampled,
             version,
@@ -138,12 +136,12 @@ impl Names {
         if is_kernel {
             return self.kernel_place(addr, range, kernel);
         }
-        if !range.file.has_code()
-            && let Some(function) = self.jit_function(addr, user)
-        {
-            let map = JitMap::path(user.process);
-            let file = Some(Untrusted::from(map.as_os_str().as_bytes()));
-            return Place { function: Some(function), file, in_file: addr };
+        if !range.file.has_code() {
+            if let Some((function, map)) = self.jit_maps.function(addr, user.maker()) {
+                let file = Some(Untrusted::from(map.as_os_str().as_bytes()));
+                return Place { function: Some(function), file, in_file: addr };
+            }
+            self.tell_if_untold(range, user);
         }
         let name = range.file.name.as_bytes();
         let file = match name {
@@ -154,16 +152,15 @@ impl Names {
         Place { function: self.function(addr, range), file, in_file: range.file_offset(addr) }
     }
 
-    /// A function of code that a program has made.
-    fn jit_function(&mut self, addr: u64, space: &Space) -> Option<Function> {
-        let process = space.process;
-        if !self.jit_maps.contains_key(&process) {
-            if self.jit_maps.len() >= MAX_JIT_MAPS {
-                self.jit_maps.clear();
-            }
-            self.jit_maps.insert(process, JitMap::of_process(process, space.processes));
+    /// Tells the user once that code of a process has no names, if nothing tells of any.
+    fn tell_if_untold(&mut self, range: &Range, space: &Space) {
+        let is_told = || space.find_range(&|range: &Range| range.file.is_jit()).is_some();
+        if range.executable
+            && range.file.is_memory()
+            && let Some(missing) = self.jit_maps.missing(space.maker()).filter(|_| !is_told())
+        {
+            notices::add(missing);
         }
-        self.jit_maps.get(&process)?.function(addr)
     }
 
     fn function(&mut self, addr: u64, range: &Range) -> Option<Function> {

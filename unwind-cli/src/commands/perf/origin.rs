@@ -140,6 +140,12 @@ impl Moment {
         Processes::Since(self.since_epoch)
     }
 
+    /// The later one of this moment and a time that a sample has, in nanoseconds since 1970. Mappings
+    /// that there were before have no time.
+    pub(crate) fn latest(self, time: u64) -> Option<u64> {
+        self.since_epoch(time).max(Some(self.since_epoch))
+    }
+
     /// What to add to a time that a sample has for that of a sample of another recording at the same
     /// moment.
     pub(crate) fn shift_to(self, other: Self) -> i64 {

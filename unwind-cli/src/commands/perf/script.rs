@@ -17,6 +17,7 @@ use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::text::{Style, TextPrinter};
 use crate::commands::report::reading::{told, unfinished};
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::debug_files::DebugDirectories;
 use crate::failure::Failure;
 use crate::notices;
 
@@ -84,6 +85,9 @@ pub(crate) struct ScriptArgs {
     /// Say on standard error what became of the samples
     #[arg(long)]
     stats: bool,
+
+    #[command(flatten)]
+    debug_directories: DebugDirectories,
 
     #[command(flatten)]
     memory: Memory,
@@ -205,6 +209,7 @@ impl ScriptArgs {
         let names = Names::new(origin.kernel(&build_ids), self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };
         let files = RecordedFiles::new(build_ids).of_origin(&origin);
+        let files = files.with_debug_files(self.debug_directories.files(None));
         let summary = if self.json {
             let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
             let (mut printer, ended) = print(reader, options, files, call_stacks, printer);
@@ -244,6 +249,7 @@ pub(crate) fn printed_len(bytes: &[u8]) -> Option<(usize, usize)> {
             trust_fp: false,
             json,
             stats: false,
+            debug_directories: DebugDirectories::default(),
             memory: Memory::of_mib(1),
         };
         let mut out = Vec::new();

@@ -593,7 +593,7 @@ impl Writing<'_> {
             memory: SEND_MEMORY,
             names_kernel: true,
             keeps_lines: false,
-            asks_servers: false,
+            debug_files: None,
             // To read DWARF each time takes longer than the rest.
             shows_inlined: false,
             detail: Detail::OfStacks,

@@ -54,7 +54,7 @@ use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::Detail;
 use crate::commands::report::view::View;
 use crate::counted::counted;
-use crate::debug_files::DebugFiles;
+use crate::debug_files::{DebugDirectories, DebugFiles};
 use crate::failure::Failure;
 use crate::output_file::write_file;
 use crate::same_file::is_same_file;
@@ -126,6 +126,9 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     trust_fp: bool,
 
+    #[command(flatten)]
+    debug_directories: DebugDirectories,
+
     /// Ask the servers in `DEBUGINFOD_URLS` for what was stripped off and is not here, by elfutils'
     /// debuginfod-find
     #[arg(long)]
@@ -175,10 +178,10 @@ is what can be told from it: chains that the kernel found by frame pointers are 
 /// [`Failure`] if a file cannot be read whole, the output not be written, or a ledger does not
 /// add up.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
-    let debug_files = DebugFiles::default();
+    let debug_files = args.debug_directories.files(None);
     let debug_files = if args.debuginfod { debug_files.asking_servers()? } else { debug_files };
     if !args.diff.is_empty() {
-        return run_diff(args);
+        return run_diff(args, &debug_files);
     }
     match (args.format, args.file.as_slice()) {
         // Each recording has rows of its own there.
@@ -199,7 +202,7 @@ fn report_one<P: AsRef<Path>>(
     debug_files: &DebugFiles,
     files: &[P],
 ) -> Result<(), Failure> {
-    let mut read = read(files, args.reading())?;
+    let mut read = read(files, args.reading(debug_files))?;
     let labels = args.labels(&read.origin, files);
     if args.format != Format::Text {
         read.only()?;
@@ -249,7 +252,7 @@ fn report_one<P: AsRef<Path>>(
 }
 
 /// Writes the difference of recordings before and after.
-fn run_diff(args: &ReportArgs) -> Result<(), Failure> {
+fn run_diff(args: &ReportArgs, debug_files: &DebugFiles) -> Result<(), Failure> {
     if !matches!(args.format, Format::Text | Format::Folded | Format::Svg | Format::Html) {
         return Err(Failure::new("--diff is written as text, folded, svg or html", 2));
     }
@@ -264,7 +267,8 @@ fn run_diff(args: &ReportArgs) -> Result<(), Failure> {
         }
     }
     let [before, after] = &files;
-    let reads = [read(before, args.reading())?, read(after, args.reading())?];
+    let reading = args.reading(debug_files);
+    let reads = [read(before, reading)?, read(after, reading)?];
     let [event_before, event_after] = [reads[0].only()?, reads[1].only()?];
     // A pair of which one could not be read is none.
     let pairs = before.iter().zip(after).filter_map(|(before, after)| {
@@ -288,11 +292,10 @@ const fn side<'s>(title: &'s str, event: &'s EventRead, recordings: &'s [&'s [u6
 }
 
 impl ReportArgs {
-    fn reading(&self) -> Reading<'_> {
+    fn reading<'r>(&'r self, debug_files: &'r DebugFiles) -> Reading<'r> {
         let memory = self.memory.bytes();
         let (by, off_cpu, trust_fp) = (self.by, self.off_cpu, self.trust_fp);
         let keeps_lines = self.format == Format::Html && self.diff.is_empty();
-        let asks_servers = self.debuginfod;
         let shows_inlined = !self.no_inlined;
         Reading {
             event: self.event.as_ref(),
@@ -302,7 +305,7 @@ impl ReportArgs {
             memory,
             names_kernel: true,
             keeps_lines,
-            asks_servers,
+            debug_files: Some(debug_files),
             shows_inlined,
             detail: self.format.detail(),
             is_compared: !self.diff.is_empty(),
@@ -406,7 +409,7 @@ const BOUNDED: Reading<'_> = Reading {
     memory: 1 << 20,
     names_kernel: false,
     keeps_lines: true,
-    asks_servers: false,
+    debug_files: None,
     shows_inlined: false,
     detail: Detail::OfTimes(1 << 10),
     is_compared: false,

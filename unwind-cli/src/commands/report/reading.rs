@@ -52,8 +52,8 @@ pub(crate) struct Reading<'r> {
     pub(crate) names_kernel: bool,
     /// Whether it is kept at which lines of the source samples were taken.
     pub(crate) keeps_lines: bool,
-    /// Whether servers are asked for what was stripped off files.
-    pub(crate) asks_servers: bool,
+    /// Where what was stripped off files is looked for, if not where that usually is.
+    pub(crate) debug_files: Option<&'r DebugFiles>,
     /// Whether functions that were inlined have frames.
     pub(crate) shows_inlined: bool,
     /// What gives way where threads have many different stacks.
@@ -65,9 +65,9 @@ pub(crate) struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    /// Where debug files are looked for, if servers are asked for them.
-    fn asked(self) -> Option<DebugFiles> {
-        if self.asks_servers { DebugFiles::default().asking_servers().ok() } else { None }
+    /// Where debug files are looked for.
+    fn debug_files(self) -> DebugFiles {
+        self.debug_files.cloned().unwrap_or_default()
     }
 }
 
@@ -279,7 +279,7 @@ impl<'r> Together<'r> {
         collector.keeps_gaps_apart = reading.keeps_gaps_apart;
         collector.line_samples = reading.keeps_lines.then(LineSamples::default);
         collector.code_frames =
-            reading.shows_inlined.then(|| CodeFrames::new(reading.asked().unwrap_or_default()));
+            reading.shows_inlined.then(|| CodeFrames::new(reading.debug_files()));
         Self {
             reading,
             collectors: ByEvent::new(reading.event.cloned(), collector),
@@ -560,10 +560,7 @@ fn collect(
     let found_frames = FoundFrames::read(reader).ok().flatten();
     collectors.begin(names, marks, found_frames);
     let files = RecordedFiles::new(build_ids).of_origin(origin).sharing(shared.clone());
-    let files = match reading.asked() {
-        Some(debug_files) => files.with_debug_files(debug_files),
-        None => files,
-    };
+    let files = files.with_debug_files(reading.debug_files());
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     print(reader, options, files, call_stacks, collectors)
 }

@@ -10,6 +10,7 @@ pub(crate) mod report;
 mod source_lines;
 pub(crate) mod tables;
 pub(crate) mod text;
+mod told_code;
 pub(crate) mod walk;
 
 use std::ffi::OsString;
@@ -30,7 +31,7 @@ use crate::commands::stack::help::LONG_HELP;
 use crate::commands::stack::report::{Naming, Report};
 use crate::commands::stack::text::row_counts;
 use crate::commands::stack::walk::{Method, Stack, StackWalker, Ways};
-use crate::debug_files::DebugFiles;
+use crate::debug_files::DebugDirectories;
 use crate::demangle::Parameters;
 use crate::failure::Failure;
 use crate::stack_switches::SwitchNames;
@@ -127,10 +128,8 @@ pub(crate) struct Args {
     #[arg(long)]
     no_lines: bool,
 
-    /// Look for what was stripped off files in this directory, made as /usr/lib/debug is,
-    /// first; may be given more than once
-    #[arg(long, value_name = "DIR")]
-    debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    debug_directories: DebugDirectories,
 
     /// Ask the servers in `DEBUGINFOD_URLS` for what was stripped off and is not here, by elfutils'
     /// debuginfod-find
@@ -167,7 +166,7 @@ unwind stack [OPTIONS] --pid <PID>
 
 impl Args {
     fn naming(&self) -> Result<Naming, Failure> {
-        let debug_files = DebugFiles::new(&self.debug_dir, self.sysroot.as_deref());
+        let debug_files = self.debug_directories.files(self.sysroot.as_deref());
         let debug_files = if self.debuginfod { debug_files.asking_servers()? } else { debug_files };
         Ok(Naming {
             debug_files: Rc::new(debug_files),

@@ -1,17 +1,15 @@
 //! What is shown of a target's stacks: to people as text, to programs as JSON.
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde::Serialize;
 use unwind_core::{Frame, WordSize};
 
-use crate::commands::perf::jit_map::JitMap;
-use crate::commands::perf::processes::Processes;
 use crate::commands::stack::error::Incomplete;
 use crate::commands::stack::frame_report::{FrameReport, NameRoom, demangled, file_name};
 use crate::commands::stack::source_lines;
+use crate::commands::stack::told_code::ToldCode;
 use crate::commands::stack::walk::{EndReason, Method, Stack, StackEnd};
 use crate::debug_files::DebugFiles;
 use crate::demangle::Parameters;
@@ -128,6 +126,7 @@ impl Report {
                 warnings.push(format!("{}: {wrong}", escaped(&module.path)));
             }
         }
+        warnings.extend(told.missing());
         if room.is_cut() {
             warnings.push("names are cut: frames have the same names, and all are too long".into());
         }
@@ -243,7 +242,7 @@ fn name(
     frame: &Frame,
     target: &Target,
     parameters: Parameters,
-    told: &ToldCode,
+    told: &ToldCode<'_>,
     troubles: &mut BTreeMap<Untrusted, String>,
     room: &mut NameRoom,
 ) -> FrameReport {
@@ -251,9 +250,11 @@ fn name(
     if let (Some(path), Some(trouble)) = (&report.object, trouble) {
         troubles.insert(path.clone(), trouble);
     }
-    if report.object.is_none() {
-        report.object = name_of_mapping(&target.mappings, report.lookup());
-        if let (Some(_), Some((name, past))) = (&report.object, told.function(report.lookup())) {
+    if report.object.is_none()
+        && let Some(mapping) = code_at(&target.mappings, report.lookup())
+    {
+        report.object = Some(name_of_mapping(mapping));
+        if let Some((name, past)) = told.function(mapping, report.lookup()) {
             report.function = Some(name);
             report.function_offset = Some(past.saturating_add(u64::from(!report.exact)));
         }
@@ -267,34 +268,17 @@ fn name(
     report
 }
 
-/// What compilers in the process have told of their code, read when it is first asked for.
-struct ToldCode {
-    /// The process, if it runs.
-    process: Option<u32>,
-    map: OnceCell<JitMap>,
-}
-
-impl ToldCode {
-    fn of(target: &Target) -> Self {
-        let process = u32::try_from(target.process).ok().filter(|_| target.is_process);
-        Self { process, map: OnceCell::new() }
-    }
-
-    /// The function at an address, and how far into it that is.
-    fn function(&self, addr: u64) -> Option<(Untrusted, u64)> {
-        let process = self.process?;
-        let map = self.map.get_or_init(|| JitMap::of_process(process, Processes::Running));
-        map.function(addr).map(|(name, past)| ((*name).clone(), past))
-    }
+/// The mapping of code at an address.
+fn code_at(mappings: &[Mapping], addr: u64) -> Option<&Mapping> {
+    let mut code = mappings.iter().filter(|mapping| mapping.executable);
+    code.find(|mapping| mapping.range.contains(&addr))
 }
 
 /// What code without a file is called: `[anonymous]` if a just-in-time compiler
 /// made it, or by the kernel's name.
-fn name_of_mapping(mappings: &[Mapping], addr: u64) -> Option<Untrusted> {
-    let mut code = mappings.iter().filter(|mapping| mapping.executable);
-    let mapping = code.find(|mapping| mapping.range.contains(&addr))?;
-    Some(match &mapping.backing {
+fn name_of_mapping(mapping: &Mapping) -> Untrusted {
+    match &mapping.backing {
         Backing::Named(name) => name.as_slice().into(),
         _ => "[anonymous]".into(),
-    })
+    }
 }

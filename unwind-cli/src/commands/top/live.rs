@@ -29,6 +29,7 @@ use crate::commands::report::collector::Collector;
 use crate::commands::report::grouping::By;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::top::window::Slice;
+use crate::debug_files::DebugFiles;
 
 /// About how many bytes the stacks of an interval take.
 const ROOM: usize = 8 << 20;
@@ -77,6 +78,8 @@ pub(crate) struct Walking {
     pub(crate) rate: u32,
     pub(crate) interval: Duration,
     pub(crate) copy_size: CopySize,
+    /// Where what was stripped off files is looked for.
+    pub(crate) debug_files: DebugFiles,
 }
 
 /// Puts samples together.
@@ -164,7 +167,7 @@ pub(crate) fn walk(
     walking: Walking,
     updates: Sender<Update>,
 ) -> Result<(), PerfError> {
-    let Walking { frame_pointers, rate, interval, copy_size } = walking;
+    let Walking { frame_pointers, rate, interval, copy_size, debug_files } = walking;
     let setup = WalkSetup::new(frame_pointers).beside_programs(stream.backlog(), copy_size);
     let mut reader = PerfReader::from_stream(stream)?;
     let options = Options { merge: true, memory: MEMORY, frame_pointers, stitch_lbr: false };
@@ -177,7 +180,8 @@ pub(crate) fn walk(
         begin: Instant::now(),
         updates,
     };
-    let sources = (RecordedFiles::of_running(), CallStacks::new(false, None));
+    let files = RecordedFiles::of_running().with_debug_files(debug_files);
+    let sources = (files, CallStacks::new(false, None));
     let (mut printer, ended) = print_walked(&mut reader, options, setup, sources, printer);
     let summary = ended?;
     printer.send();

@@ -31,6 +31,7 @@ use crate::commands::top::live::{Counts, Update, Walking, walk};
 use crate::commands::top::screen::{List, Screen};
 use crate::commands::top::terminal::{Key, Terminal};
 use crate::commands::top::window::Window;
+use crate::debug_files::DebugDirectories;
 use crate::failure::Failure;
 
 /// Show where programs spend their time, while they run.
@@ -71,6 +72,9 @@ pub(crate) struct TopArgs {
     /// Declare that all code without a table keeps frame pointers
     #[arg(long)]
     trust_fp: bool,
+
+    #[command(flatten)]
+    debug_directories: DebugDirectories,
 }
 
 const LONG_HELP: &str = "\
@@ -127,6 +131,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         rate: args.rate,
         interval: Duration::from_secs(args.interval),
         copy_size: copy_size.clone(),
+        debug_files: args.debug_directories.files(None),
     };
     let span = Span { subject, beside: None, ends: ends.clone(), until: None, every: None };
     let (emptied, parts) = Emptied::start(engine, attr, copy_size, &existing, span);

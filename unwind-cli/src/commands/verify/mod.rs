@@ -121,8 +121,8 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let verifier = Verifier::new(perf, names, args.list);
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     // A recording whose sections cannot be read says nothing of its time.
-    let moment = Origin::read(&mut reader).ok().and_then(|origin| origin.moment);
-    let files = RecordedFiles::new(build_ids).recorded_at(moment);
+    let origin = Origin::read(&mut reader).unwrap_or_default();
+    let files = RecordedFiles::new(build_ids).of_origin(&origin);
     let (verifier, ended) = print(&mut reader, options, files, call_stacks, verifier);
     let (comparison, perf) = verifier.finish(version);
     let mut out = coloured::stdout();
