@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Captures the large corpus that the benches measure on: stacks of python3,
-# node, cc1plus, rustc and of three recursions in C.
+# node (at mixed work, and in compiled code alone), cc1plus, rustc and of three recursions in C.
 #
 #   benches/capture.sh [FOLDER]      (target/corpus if none is named)
 #
@@ -43,6 +43,7 @@ for kind in allfp fp nofp; do
 done
 take python.data --rate 997 --count 1000 -- python3 "$programs/work.py"
 take node.data --rate 997 --count 1000 -- node "$programs/work.js"
+take node-jit.data --rate 997 --count 1000 -- node "$programs/hot.js"
 take cc1plus.data --rate 997 --count 1000 -- \
     "$compiler" -fpreprocessed -quiet -O2 -std=c++17 "$folder/programs/templates.ii" -o /dev/null
 rustc=(rustc --edition 2024 --crate-type lib --emit obj=/dev/null -C opt-level=3)

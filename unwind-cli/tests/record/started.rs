@@ -55,7 +55,9 @@ fn start_long(test: &str) -> Option<(Child, PathBuf)> {
     let directory = support::scratch(test);
     let (data, runs) = (directory.join("profile.data"), directory.join("runs"));
     let script = format!("trap 'exit 3' TERM INT; : > {}; while :; do :; done", runs.display());
-    let mut child = Command::new(env!("CARGO_BIN_EXE_unwind"))
+    // Who runs this test in the background may have its SIGINT ignored, and a shell sets no trap then.
+    let mut child = Command::new("env")
+        .args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_unwind")])
         .args(["record", "-o", data.to_str().unwrap(), "--", "sh", "-c", &script])
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
