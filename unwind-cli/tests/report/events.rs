@@ -90,3 +90,30 @@ fn n2_other_formats_are_of_the_event_that_is_chosen() {
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.contains("there is no event cycles") && told.contains("cpu-clock ("), "{told}");
 }
+
+#[test]
+fn n2_the_script_of_one_event_has_its_samples_alone() {
+    let Some(data) = of_perf("n2_script") else { return };
+    let path = data.to_str().unwrap();
+    let run = |options: &[&str]| unwind(&[&["script"], options, &[path]].concat());
+    let lines = |options: &[&str], is_wanted: &dyn Fn(&str) -> bool| {
+        let output = run(options);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).lines().filter(|line| is_wanted(line)).count()
+    };
+    for (name, count) in counts(&data) {
+        let count = usize::try_from(count).unwrap();
+        let options = ["-F", "event", "--event", &name];
+        assert_eq!(lines(&options, &|line| line.trim().ends_with(':')), count, "{name}");
+        assert_eq!(lines(&options, &|line| line.trim() == format!("{name}:")), count, "{name}");
+        let json = lines(&["--json", "--event", &name], &|line| line.contains("\"sample\""));
+        assert_eq!(json, count, "{name}");
+    }
+    for json in [&[][..], &["--json"]] {
+        let output = run(&[&["--event", "cycles"], json].concat());
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("there is no event cycles"), "{told}");
+        assert!(told.contains("cpu-clock (") && told.contains("page-faults ("), "{told}");
+    }
+}

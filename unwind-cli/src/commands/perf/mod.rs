@@ -10,6 +10,7 @@ mod allowance;
 mod branches;
 pub(crate) mod build_ids;
 pub(crate) mod call_stacks;
+pub(crate) mod chosen_event;
 mod compiler_file;
 mod decompress;
 pub(crate) mod error;

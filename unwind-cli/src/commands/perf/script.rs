@@ -3,7 +3,10 @@
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+
 use crate::commands::perf::call_stacks::CallStacks;
+use crate::commands::perf::chosen_event::{ChosenEvent, NoEvent};
 use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::fields::{Fields, Layout};
 use crate::commands::perf::files::RecordedFiles;
@@ -20,6 +23,7 @@ use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::debug_files::DebugDirectories;
 use crate::failure::Failure;
 use crate::notices;
+use crate::untrusted::{Untrusted, escaped};
 
 /// Print the samples of a perf.data file, their call chains made whole.
 ///
@@ -38,6 +42,11 @@ pub(crate) struct ScriptArgs {
     /// The file, in file or pipe form; `-` is standard input
     #[arg(value_name = "FILE", default_value = "perf.data")]
     file: PathBuf,
+
+    /// The event whose samples are shown, of a recording with several, such as `page-faults`
+    #[arg(long, value_name = "NAME",
+          value_parser = OsStringValueParser::new().map(|name| Untrusted::from(&name)))]
+    event: Option<Untrusted>,
 
     /// Show samples and stacks as they were recorded
     #[arg(long)]
@@ -117,6 +126,8 @@ have to have equal cycles as well. Where none were, a chain may be wrong after a
 left and called again from the same place. The calls are joined with the recorded chain, or
 with the walk, and each frame says from where it is known: [sampled], [lbr], [stitched],
 [walk], [lbr+walk], [stitched+walk].
+The event of --event may be named without the modes after its colon, if no other one has that name;
+`unwind explain` counts the samples of all events.
 Samples come in the order in which they become whole. Functions are those of the mapped
 files, whose build ids must be those of the recording where it has them, else their
 inodes; files that are gone are those that were kept by build id (~/.debug); those of the
@@ -172,26 +183,28 @@ pub(crate) fn run(args: &ScriptArgs) -> Result<(), Failure> {
         notices::add(unfinished(&args.file));
     }
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let summary = args.print(&mut reader, &args.file, true, out).map_err(Failure::output)?;
+    let (summary, missing) =
+        args.print(&mut reader, &args.file, true, out).map_err(Failure::output)?;
     if args.stats {
         for line in stats_lines(&summary) {
             // With standard error gone there is no other place to tell it.
             let _ = writeln!(io::stderr(), "{line}");
         }
     }
-    report(summary, &args.file)
+    report(summary, &args.file)?;
+    missing.map_or(Ok(()), |missing| Err(Failure::new(missing, 2)))
 }
 
 impl ScriptArgs {
     /// Prints what `reader` has of the file at `path`, with the functions of the running
-    /// kernel or without.
+    /// kernel or without. Returns also why there is nothing of the event that was asked for.
     fn print(
         &self,
         reader: &mut PerfReader,
         path: &Path,
         knows_kernel: bool,
         mut out: impl Write,
-    ) -> io::Result<Summary> {
+    ) -> io::Result<(Summary, Option<NoEvent>)> {
         let options = Options {
             merge: !self.no_merge_callchains,
             memory: self.memory.bytes(),
@@ -210,12 +223,15 @@ impl ScriptArgs {
         let names = if knows_kernel { names } else { names.without_kernel() };
         let files = RecordedFiles::new(build_ids).of_origin(&origin);
         let files = files.with_debug_files(self.debug_directories.files(None));
-        let summary = if self.json {
+        let name = escaped(path).to_string();
+        let of_event = self.event.as_ref();
+        let printed = if self.json {
             let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
+            let printer = ChosenEvent::new(of_event, printer);
             let (mut printer, ended) = print(reader, options, files, call_stacks, printer);
             let summary = ended?;
-            printer.end(&summary)?;
-            summary
+            printer.printer.end(&summary)?;
+            (summary, printer.missing(reader.events(), name))
         } else {
             let style = Style {
                 fields: self.fields,
@@ -224,12 +240,12 @@ impl ScriptArgs {
                 max_stack: self.max_stack,
                 sources: self.stitch_lbr,
             };
-            let printer = TextPrinter::new(&mut out, style, names);
-            let (_, ended) = print(reader, options, files, call_stacks, printer);
-            ended?
+            let printer = ChosenEvent::new(of_event, TextPrinter::new(&mut out, style, names));
+            let (printer, ended) = print(reader, options, files, call_stacks, printer);
+            (ended?, printer.missing(reader.events(), name))
         };
         out.flush()?;
-        Ok(summary)
+        Ok(printed)
     }
 }
 
@@ -240,6 +256,7 @@ pub(crate) fn printed_len(bytes: &[u8]) -> Option<(usize, usize)> {
         let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
         let args = ScriptArgs {
             file: PathBuf::new(),
+            event: None,
             no_merge_callchains: false,
             fields: Fields::DEFAULT,
             layout,

@@ -3,13 +3,13 @@
 
 use std::io;
 
+use crate::commands::perf::chosen_event::{is_asked, name};
 use crate::commands::perf::events::{Event, Events};
 use crate::commands::perf::found_frames::FoundFrames;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::names::Names;
 use crate::commands::perf::shown::{Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
-use crate::commands::record::engine::OFF_CPU;
 use crate::commands::report::collector::{Collector, Marks};
 use crate::untrusted::Untrusted;
 
@@ -140,29 +140,6 @@ impl ByEvent {
         }
         self.collectors.get_mut(at).map(|(_, collector)| collector)
     }
-}
-
-/// What an event is called. Waits belong to the event beside which they were recorded.
-fn name<'e>(events: &'e Events, event: &'e Event) -> &'e Untrusted {
-    let first = events.all().first().unwrap_or(event);
-    if event.name.as_bytes() == OFF_CPU.as_bytes() { &first.name } else { &event.name }
-}
-
-/// Whether an event is the one asked for: by its name, or by what stands before the modes if only one
-/// is called that.
-fn is_asked(asked: &Untrusted, of_event: &Untrusted, events: &Events) -> bool {
-    let base = |name: &Untrusted| {
-        let name = name.as_bytes();
-        let end = name.iter().rposition(|&byte| byte == b':').unwrap_or(name.len());
-        name.get(..end).unwrap_or(name).to_vec()
-    };
-    let names = || events.all().iter().map(|event| name(events, event));
-    if names().any(|name| name == asked) {
-        return of_event == asked;
-    }
-    let is_alike = |name: &Untrusted| base(name) == asked.as_bytes();
-    let is_only = names().filter(|name| is_alike(name)).all(|name| name == of_event);
-    is_alike(of_event) && is_only
 }
 
 impl Printer for ByEvent {

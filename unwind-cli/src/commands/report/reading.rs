@@ -6,6 +6,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 
 use crate::commands::perf::call_stacks::CallStacks;
+use crate::commands::perf::chosen_event::{NoEvent, listed};
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::{RecordedFiles, SharedFiles};
@@ -31,7 +32,6 @@ use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::{Detail, TimeLine};
 use crate::commands::report::waits::of_unseen;
 use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::counted::counted;
 use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
 use crate::notices;
@@ -121,24 +121,6 @@ impl EventRead {
 struct SeveralEvents {
     path: String,
     events: Vec<(Untrusted, u64)>,
-}
-
-/// The event that was asked for is not there.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: there is no event {asked}, or more than one; there are: {}", listed(events))]
-struct NoEvent {
-    path: String,
-    asked: Untrusted,
-    events: Vec<(Untrusted, u64)>,
-}
-
-/// Events with the counts of their samples.
-fn listed(events: &[(Untrusted, u64)]) -> String {
-    let events = events.iter();
-    let events = events.map(|(name, count)| {
-        format!("{} ({})", name.escaped(), counted(*count, "sample", "samples"))
-    });
-    events.collect::<Vec<_>>().join(", ")
 }
 
 impl Read {
