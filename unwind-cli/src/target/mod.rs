@@ -18,7 +18,7 @@ pub(crate) mod target_memory;
 mod thread_list;
 mod tracee;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
@@ -356,12 +356,12 @@ impl Target {
         process: i32,
         thread: Thread,
         mappings: Vec<Mapping>,
-        (start, bytes): (u64, Vec<u8>),
+        copies: BTreeMap<u64, Vec<u8>>,
         mut open: impl FnMut(&Mapping) -> Option<Result<ElfFile, ModuleError>>,
     ) -> Self {
         allow_all_files();
         let modules = Modules::load(&mappings, |mapping| open(mapping).map(Opening::Now));
-        let copies = vec![Copied { start, bytes }];
+        let copies = copies.into_iter().map(|(start, bytes)| Copied { start, bytes }).collect();
         let mut memory = CapturedMemory::new(&mappings, copies, BTreeSet::new());
         memory.add_code(&mappings, &modules);
         Self {

@@ -1,6 +1,6 @@
 //! What each command makes of a program.
 
-use std::process::Output;
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use test_support::skip;
@@ -33,25 +33,32 @@ impl Looker {
     pub fn row(&mut self) -> Option<Vec<Cell>> {
         let (stack, explain) = (self.best(Self::stack), self.best(Self::explain));
         let top = self.top();
-        let record = self.record()?;
+        let (mut with_stacks, record) = (self.record_stacks(), self.record());
+        assert!(with_stacks.wait().unwrap().success() || record.is_none());
+        let record = record?;
         self.subject.end();
         let report = self.report();
         let folded = self.folded("perf.data");
         let script = self.script();
-        let sample = self.sample();
+        let sample = self.sample("perf.data", "in the ledger: complete");
+        let walked = self.sample("stacks.data", "\ncomplete: ");
         let merged = self.merged();
-        Some(vec![stack, explain, top, record, report, folded, script, sample, merged])
+        Some(vec![stack, explain, top, record, report, folded, script, sample, walked, merged])
     }
 
     /// Runs a command, which keeps files for this program alone.
     fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = unwind(arguments);
         command.current_dir(&self.subject.folder);
         command.env("PERF_BUILDID_DIR", self.subject.folder.join("kept"));
         if self.subject.kind == Kind::Stripped && arguments[0] != "record" {
             command.arg("--debug-dir").arg(self.subject.debug_folder());
         }
-        command.output().unwrap()
+        command
     }
 
     /// The same of one that has to succeed.
@@ -140,9 +147,19 @@ impl Looker {
 
     fn top(&mut self) -> Cell {
         let id = self.subject.process().to_string();
-        let seconds = self.subject.kind.seconds();
-        let output = self.runs(&["top", "--interval", seconds, "--batch", "1", "--pid", &id]);
-        let named = is_in(self.subject.kind.names(), &text(&output));
+        let (seconds, is_whole) =
+            (self.subject.kind.seconds(), self.subject.lacks_alive().is_none());
+        let look = || self.runs(&["top", "--interval", seconds, "--batch", "1", "--pid", &id]);
+        let is_named = |output: &Output| is_in(self.subject.kind.names(), &text(output));
+        let mut output = look();
+        // On a busy machine the first screen may have no sample.
+        for _ in 0..4 {
+            if is_named(&output) || !is_whole {
+                break;
+            }
+            output = look();
+        }
+        let named = is_named(&output);
         Cell { named: Some(named), complete: None, told: self.told_alive(&output) }
     }
 
@@ -174,6 +191,18 @@ impl Looker {
             self.wrong.push(format!("{:?}: {ledger}", self.subject.kind));
         }
         Some(Cell { named: None, complete: Some(complete), told: self.told(&output, None) })
+    }
+
+    /// Records stacks to be walked later.
+    fn record_stacks(&self) -> Child {
+        let id = self.subject.process().to_string();
+        let arguments = ["record", "--keep-stacks", "-o", "stacks.data", "--pid", &id];
+        let mut command = self.command(&arguments);
+        command.args(["--duration", self.subject.kind.seconds()]);
+        if !self.subject.kind.is_kept() {
+            command.arg("--no-buildid-cache");
+        }
+        command.stderr(Stdio::null()).spawn().unwrap()
     }
 
     fn report(&mut self) -> Cell {
@@ -210,17 +239,21 @@ impl Looker {
         Cell { named: Some(named), complete: None, told: self.told_after(&output) }
     }
 
-    /// One sample of the recording, explained.
-    fn sample(&mut self) -> Cell {
+    /// One sample of a recording, explained.
+    fn sample(&mut self, file: &str, complete: &str) -> Cell {
         let mut best = None;
         for number in [20, 15, 10, 5] {
-            let output = self.runs(&["explain", &format!("perf.data@{number}")]);
+            let output = self.runs(&["explain", &format!("{file}@{number}")]);
             let text = text(&output);
             let named = Some(is_in(self.subject.kind.names(), &text));
-            let complete = Some(text.contains("in the ledger: complete"));
+            let complete = Some(text.contains(complete));
             let cell = Cell { named, complete, told: self.told_after(&output) };
             if best.is_none_or(|best: Cell| (named, complete) > (best.named, best.complete)) {
                 best = Some(cell);
+            }
+            let has_all = named == Some(true) && complete == Some(true);
+            if has_all || self.subject.lacks().is_some() {
+                break;
             }
         }
         best.unwrap()

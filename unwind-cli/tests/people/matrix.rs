@@ -36,28 +36,30 @@ impl fmt::Display for Cell {
 }
 
 /// What is to be found. `stack`, `explain`, `top` and `record` look at the program while it runs,
-/// the others at the recording: after its end, but for containers that are not gone.
+/// the others at the recording: after its end, but for containers that are not gone. `sample` is one of
+/// it, explained, and `walked` one of a recording with stacks, which is walked when it is explained:
+/// code that is gone then proves nothing, unless a dump has it.
 pub const EXPECTED: &str = "\
-kind            stack  explain top    record report folded script sample merged
-Plain           NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-Static          NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-Stripped        NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-Linked          NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-Rebuilt         NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-RebuiltNotKept  NC-    NC-     N.-    .C-    -CT    -CT    -.T    -CT    -CT
-RebuiltNoId     NC-    NC-     N.-    .C-    -CT    -CT    -.T    -CT    -CT
-Removed         NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-RemovedNotKept  NC-    NC-     N.-    .C-    -CT    -CT    -.T    -CT    -CT
-Memory          NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-Mounted         NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-Moved           NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-MadeMap         NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-MadeDump        NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-MadeUntold      -CT    -CT     -.T    .C-    -CT    -CT    -.T    -CT    -CT
-MadeForked      NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-ContainerMap    NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-ContainerDump   NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-
-ContainerGone   NC-    NC-     N.-    .C-    -CT    -CT    -.T    -CT    -CT
+kind            stack  explain top    record report folded script sample walked merged
+Plain           NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+Static          NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+Stripped        NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+Linked          NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+Rebuilt         NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+RebuiltNotKept  NC-    NC-     N.-    .C-    -CT    -CT    -.T    -CT    --T    -CT
+RebuiltNoId     NC-    NC-     N.-    .C-    -CT    -CT    -.T    -CT    --T    -CT
+Removed         NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+RemovedNotKept  NC-    NC-     N.-    .C-    -CT    -CT    -.T    -CT    --T    -CT
+Memory          NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+Mounted         NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+Moved           NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+MadeMap         NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    N--    NC-
+MadeDump        NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+MadeUntold      -CT    -CT     -.T    .C-    -CT    -CT    -.T    -CT    --T    -CT
+MadeForked      NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    N--    NC-
+ContainerMap    NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    N--    NC-
+ContainerDump   NC-    NC-     N.-    .C-    NC-    NC-    N.-    NC-    NC-    NC-
+ContainerGone   NC-    NC-     N.-    .C-    -CT    -CT    -.T    -CT    --T    -CT
 ";
 
 /// The first line of [`EXPECTED`].

@@ -24,7 +24,6 @@ use crate::commands::explain::recorded::RecordedFrame;
 use crate::commands::explain::sample::{Sample, SampleName};
 use crate::commands::explain::text::Explanation;
 use crate::commands::explain::walk::{Walked, walk};
-use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::stack::report::{Naming, Report};
 use crate::commands::stack::tables::TableWarnings;
@@ -185,18 +184,18 @@ fn write_sample(
     out: &mut impl Write,
     args: &Args,
     name: &SampleName,
-    mut sample: Sample,
+    sample: Sample,
     debug_files: DebugFiles,
 ) -> Result<(), Failure> {
     let heading = sample.heading(name);
     let account = account(&sample);
     if let Some(mut target) = sample.target() {
-        let note = SampleNote { heading: &heading, account: &account, space: &sample.space };
+        let note = SampleNote { heading: &heading, account: &account, sample: &sample };
         return explain(out, args, &mut target, debug_files, Some(note));
     }
     let files = sample.files();
     let (thread, process) = sample.task();
-    let frames = recorded::frames(&mut sample, &files.modules);
+    let frames = recorded::frames(&sample, &files.modules);
     let written = if args.json {
         let report = RecordedReport { schema: json::SCHEMA, process, thread, frames, account };
         write_json(out, &report)
@@ -243,7 +242,7 @@ struct SampleNote<'s> {
     heading: &'s str,
     /// What is said of its stack elsewhere.
     account: &'s str,
-    space: &'s Space,
+    sample: &'s Sample,
 }
 
 /// Walks the stack of the target's first thread, and writes all that the walk asks for. Of a
@@ -261,7 +260,7 @@ fn explain(
     };
     let switches = SwitchNames::new(&args.stack_switch);
     let Walked { stack, steps, failure } =
-        walk(target, &registers, &switches, args.max_frames, sample.map(|sample| sample.space));
+        walk(target, &registers, &switches, args.max_frames, sample.map(|note| &note.sample.space));
     target.release()?;
     let mut warnings = TableWarnings::default();
     warnings.add(&target.modules);
@@ -273,7 +272,19 @@ fn explain(
         parameters: if args.short { Parameters::LeftOut } else { Parameters::Shown },
         lines: !args.no_lines,
     };
-    let report = Report::new(target, vec![stack], Method::Auto, &naming);
+    let mut report = Report::new(target, vec![stack], Method::Auto, &naming);
+    if let Some(note) = sample {
+        for frame in report.threads.iter_mut().flat_map(|thread| &mut thread.frames) {
+            note.sample.name_made_code(frame);
+            if let Some(path) = &frame.object
+                && note.sample.tells_of_file(frame)
+            {
+                // It is told with what was recorded, and what to do.
+                let begin = format!("{path}: ");
+                report.warnings.retain(|warning| !warning.starts_with(&begin));
+            }
+        }
+    }
     let written = report.threads.iter().try_for_each(|thread| {
         let modules = &target.modules;
         let explanation = Explanation { thread, steps: &steps, failure, modules, is_64 };

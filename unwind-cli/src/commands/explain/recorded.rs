@@ -32,7 +32,7 @@ pub(super) struct RecordedFrame {
 }
 
 /// The frames of a sample.
-pub(super) fn frames(sample: &mut Sample, modules: &Modules) -> Vec<RecordedFrame> {
+pub(super) fn frames(sample: &Sample, modules: &Modules) -> Vec<RecordedFrame> {
     let places = sample.places();
     let mut found = sample.found.iter();
     let frame = |place: Place| {

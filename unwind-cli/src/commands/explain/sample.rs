@@ -1,5 +1,7 @@
 //! A sample of a recording, to be explained.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,7 +18,7 @@ use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::{FileError, RecordedFiles};
 use crate::commands::perf::found_frames::FoundFrames;
 use crate::commands::perf::held::Held;
-use crate::commands::perf::names::Names;
+use crate::commands::perf::names::{self, Mode, Names};
 use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::Options;
 use crate::commands::perf::printed::print;
@@ -28,6 +30,7 @@ use crate::commands::perf::walk::WalkedStack;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::reading::{told, unfinished};
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::stack::frame_report::FrameReport;
 use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
 use crate::module_error::ModuleError;
@@ -80,7 +83,7 @@ pub(super) struct Sample {
     pub(super) found: Vec<FoundBy>,
     /// Why its stack is not complete, by the recording's own account; `None` if it has none.
     pub(super) reason: Option<Option<String>>,
-    names: Names,
+    names: RefCell<Names>,
 }
 
 /// An address of a sample's chain.
@@ -193,7 +196,7 @@ impl Sample {
             links: shown.links().collect(),
             found: found.into_iter().flatten().collect(),
             comm: (*shown.comm).clone(),
-            names: Names::new(kernel, Layout::Perf7_2),
+            names: RefCell::new(Names::new(kernel, Layout::Perf7_2)),
             held: shown.held,
             space: shown.space,
             kernel: shown.kernel,
@@ -205,7 +208,7 @@ impl Sample {
 
     /// Without the functions of the running kernel, which are no part of a recording.
     pub(super) fn without_kernel(self) -> Self {
-        Self { names: self.names.without_kernel(), ..self }
+        Self { names: RefCell::new(self.names.into_inner().without_kernel()), ..self }
     }
 
     /// What the sample is of, in a line.
@@ -227,19 +230,19 @@ impl Sample {
     }
 
     /// The addresses of the chain, innermost first, with their names.
-    pub(super) fn places(&mut self) -> Vec<Place> {
+    pub(super) fn places(&self) -> Vec<Place> {
         let mut part = None;
         let mut places = Vec::new();
-        for link in std::mem::take(&mut self.links) {
-            let Link::Ip(addr, mode) = link else { continue };
+        for link in &self.links {
+            let &Link::Ip(addr, mode) = link else { continue };
             let is_first = part.replace(mode) != Some(mode);
             let lookup = if is_first { addr } else { addr.wrapping_sub(1) };
-            let place = self.names.place(lookup, mode, &self.space, &self.kernel);
+            let place = self.place(lookup, mode);
             let past = addr.wrapping_sub(lookup);
             places.push(Place {
                 addr,
                 lookup,
-                is_user: mode == crate::commands::perf::names::Mode::User,
+                is_user: mode == Mode::User,
                 function: place
                     .function
                     .map(|(name, offset)| ((*name).clone(), offset.wrapping_add(past))),
@@ -249,6 +252,27 @@ impl Sample {
         places
     }
 
+    fn place(&self, lookup: u64, mode: Mode) -> names::Place {
+        self.names.borrow_mut().place(lookup, mode, &self.space, &self.kernel)
+    }
+
+    /// Tells the user once that the file of a frame is not there, if that is so. Returns whether.
+    pub(super) fn tells_of_file(&self, frame: &FrameReport) -> bool {
+        let is_lost = |range: &Range| range.file.tell_if_missing();
+        frame.object_pc.is_none() && self.space.find(frame.lookup()).is_some_and(is_lost)
+    }
+
+    /// Names a frame of code that is in no file, if a compiler has told of it.
+    pub(super) fn name_made_code(&self, frame: &mut FrameReport) {
+        if frame.function.is_some() || frame.object_pc.is_some() {
+            return;
+        }
+        if let Some((name, past)) = self.place(frame.lookup(), Mode::User).function {
+            frame.function = Some((*name).clone());
+            frame.function_offset = Some(past.saturating_add(u64::from(!frame.exact)));
+        }
+    }
+
     /// The files that are mapped, and the registers and the bytes of the stack as a target, if
     /// the recording keeps them.
     pub(super) fn target(&self) -> Option<Target> {
@@ -256,16 +280,31 @@ impl Sample {
         let attr = self.attr.as_ref()?;
         let state = UserState::decode(&record, attr).ok()??;
         let registers = UserRegisters::of_sample(&state)?;
-        let stack = (registers.rsp, state.stack.to_vec());
-        Some(self.target_with(registers, stack))
+        let mut copies = self.made_code();
+        copies.insert(registers.rsp, state.stack.to_vec());
+        Some(self.target_with(registers, copies))
     }
 
     /// The files that are mapped, of a sample whose stack is not kept.
     pub(super) fn files(&self) -> Target {
-        self.target_with(UserRegisters::default(), (0, Vec::new()))
+        self.target_with(UserRegisters::default(), BTreeMap::new())
     }
 
-    fn target_with(&self, registers: UserRegisters, stack: (u64, Vec<u8>)) -> Target {
+    /// The functions on the stack whose instructions a compiler has told, by their starts.
+    fn made_code(&self) -> BTreeMap<u64, Vec<u8>> {
+        /// The longest one, in bytes.
+        const LIMIT: u64 = 1 << 20;
+        let frames = self.walked.iter().flat_map(|walked| &walked.frames);
+        let ranges = frames.filter_map(|frame| self.space.find(frame.call));
+        let made = ranges.filter_map(|range| {
+            let len = range.end.checked_sub(range.start).filter(|&len| len <= LIMIT)?;
+            let mut bytes = vec![0; usize::try_from(len).ok()?];
+            range.file.read_jit(range.start, &mut bytes).then_some((range.start, bytes))
+        });
+        made.collect()
+    }
+
+    fn target_with(&self, registers: UserRegisters, copies: BTreeMap<u64, Vec<u8>>) -> Target {
         let id = |id: u32| i32::try_from(id).unwrap_or(0);
         let thread = Thread {
             id: id(self.held.task.tid),
@@ -274,7 +313,7 @@ impl Sample {
             registers: Ok(registers),
         };
         let mappings = self.space.ranges.all().into_iter().map(mapping).collect();
-        Target::of_sample(id(self.held.task.pid), thread, mappings, stack, |mapping| {
+        Target::of_sample(id(self.held.task.pid), thread, mappings, copies, |mapping| {
             let file = Arc::clone(&self.space.find(mapping.range.start)?.file);
             match file.open() {
                 Ok(elf) => Some(Ok(elf)),

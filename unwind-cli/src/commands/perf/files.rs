@@ -194,17 +194,23 @@ impl RecordedFile {
         *self.has_v8.get_or_init(|| self.elf().is_ok_and(exports_v8))
     }
 
-    /// Tells the user once that functions of it have no names, if it is a file and not there.
-    pub(crate) fn tell_if_missing(&self) {
-        let Err(FileError::Module(error)) = self.elf() else { return };
+    /// Tells the user once that functions of it have no names, if it is a file and not there. Returns
+    /// whether that is so.
+    pub(crate) fn tell_if_missing(&self) -> bool {
+        let Err(FileError::Module(error)) = self.elf() else { return false };
         let name = self.name.as_bytes();
         let is_memory = maps::is_name_of_memory(name) || name.starts_with(b"/memfd:");
         // What a compiler writes into memory, and data that are executable all the same.
         let was_file =
             self.build_id().is_some() || !(is_memory || matches!(error, ModuleError::Elf(_)));
-        if !was_file || self.running.is_some() || self.is_told.swap(true, Ordering::Relaxed) {
-            return;
+        let is_missing = was_file && self.running.is_none();
+        if is_missing && !self.is_told.swap(true, Ordering::Relaxed) {
+            self.tell(error);
         }
+        is_missing
+    }
+
+    fn tell(&self, error: ModuleError) {
         let now = match error {
             ModuleError::Replaced(own) => format!("the file there now has build id {own}"),
             ModuleError::Deleted => "another file is there now".into(),
