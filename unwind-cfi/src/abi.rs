@@ -78,8 +78,17 @@ pub(crate) struct RegisterNumbers {
     /// is caught (`__builtin_eh_return`): those that pass data to there, and not the third, by which it
     /// goes there. No other function saves registers so that calls do not preserve. Zero if not known.
     pub(crate) saved_for_handlers: u8,
+    /// The registers, a bit each, whose rules are taken note of whatever is kept: SP, the sign state, and of
+    /// the first three whether they are saved.
+    pub(crate) noted: u64,
     /// In bytes.
     pub(crate) word: u8,
+}
+
+/// The bit of a register.
+#[inline]
+pub(crate) const fn bit_of(register: u8) -> u64 {
+    if register < 64 { 1_u64.wrapping_shl(u32::from_le_bytes([register, 0, 0, 0])) } else { 0 }
 }
 
 impl RegisterNumbers {
@@ -94,9 +103,10 @@ impl RegisterNumbers {
             pc: None,
             saves_sp: false,
             saved_for_handlers: 0,
+            noted: 0b111,
             word,
         };
-        match abi {
+        let numbers = match abi {
             CfiAbi::X86_64 => Self { pc: Some(16), saved_for_handlers: 0b011, ..plain },
             CfiAbi::Ia32 => {
                 Self { sp: 4, fp: 5, kept: 5, pc: Some(8), saved_for_handlers: 0b101, ..plain }
@@ -107,7 +117,12 @@ impl RegisterNumbers {
             CfiAbi::S390x => {
                 Self { sp: 15, fp: 11, kept: 11, link: Some(14), saves_sp: true, ..plain }
             }
-        }
+        };
+        let sign_state = match numbers.sign_state {
+            Some(register) => bit_of(register),
+            None => 0,
+        };
+        Self { noted: numbers.noted | bit_of(numbers.sp) | sign_state, ..numbers }
     }
 
     /// The rule of a return address that is still in the register of its column.

@@ -83,6 +83,8 @@ pub struct Entries<'a> {
     pub(crate) registers: RegisterNumbers,
     /// The ranges of code can be searched by bisection.
     is_code_ascending: bool,
+    /// It is `.eh_frame` of little-endian code.
+    pub(crate) is_little_eh: bool,
     whole: Reader<'a>,
     rest: Reader<'a>,
 }
@@ -119,6 +121,7 @@ impl<'a> Entries<'a> {
             abi,
             registers: RegisterNumbers::new(abi),
             is_code_ascending,
+            is_little_eh: section.is_eh && abi.endian() == gimli::RunTimeEndian::Little,
             whole,
             rest: whole,
         }
@@ -382,6 +385,15 @@ impl<'a> Entries<'a> {
     ///
     /// [`CfiError`] if there is none, or if it is malformed.
     pub fn fde_at(&self, at: u64) -> Result<Fde<'a>, CfiError> {
+        match self.frequent_fde(at) {
+            Some(fde) => Ok(fde),
+            None => self.read_fde(at),
+        }
+    }
+
+    /// The same of any form.
+    #[inline(never)]
+    pub(crate) fn read_fde(&self, at: u64) -> Result<Fde<'a>, CfiError> {
         let mut rest = self.whole;
         let entry = usize::try_from(at).ok().and_then(|at| rest.skip(at).ok());
         let entry = entry.and_then(|()| split_entry(&mut rest)).ok_or(CfiError::Truncated)?;

@@ -75,6 +75,25 @@ impl FrameRules {
         }
     }
 
+    /// Whether some of the rules are such expressions.
+    pub(crate) fn are_needed(rules: &Rules) -> bool {
+        Self::not_said(rules).iter().flatten().any(|none| {
+            matches!(
+                none,
+                NoRule::Expression(..) | NoRule::ValueExpression(..) | NoRule::LoadPlus(..)
+            )
+        })
+    }
+
+    /// Of the CFA, the return address and the frame pointer those that have no rule.
+    fn not_said(rules: &Rules) -> [Option<NoRule>; 3] {
+        let of_register = |rule| match rule {
+            Reg::None(none) => Some(none),
+            _ => None,
+        };
+        [rules.cfa.none(), of_register(rules.ra), of_register(rules.kept)]
+    }
+
     /// The rules, where some are such expressions. `section` is the address of the section, and
     /// `copy` fills bytes from an address in it.
     pub(crate) fn new<E>(
@@ -84,24 +103,10 @@ impl FrameRules {
         section: u64,
         mut copy: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Self>, E> {
-        let of_register = |rule| match rule {
-            Reg::None(none) => Some(none),
-            _ => None,
-        };
-        let of_cfa = match rules.cfa {
-            Cfa::None(none) => Some(none),
-            _ => None,
-        };
-        let all = [of_cfa, of_register(rules.ra), of_register(rules.kept)];
-        let is_needed = all.iter().flatten().any(|none| {
-            matches!(
-                none,
-                NoRule::Expression(..) | NoRule::ValueExpression(..) | NoRule::LoadPlus(..)
-            )
-        });
-        if !is_needed {
+        if !Self::are_needed(rules) {
             return Ok(None);
         }
+        let all = Self::not_said(rules);
         let mut copied = [None; 3];
         for (copied, none) in copied.iter_mut().zip(all) {
             let Some(NoRule::Expression(len, at) | NoRule::ValueExpression(len, at)) = none else {

@@ -3,40 +3,81 @@
 //! Each says what the general reader says, or nothing, and then that reads the entry.
 
 use gimli::{DwEhPe, Reader as _};
+use unwind_core::{Origin, Row};
 
 use crate::{
     entry::{Body, Cie, Entries, Fde},
+    evaluation::MAX_INSTRUCTIONS,
     execute::{Changed, Run},
+    plain_rules::{AHEAD, PlainRules, PlainRun, Units},
     reader::Reader,
-    rules::{Cfa, Reg, Rules},
-    work_counter,
+    rules::Reg,
 };
 
 impl<'a> Entries<'a> {
+    /// The row of `pc` by the FDE at an offset in the section, if that, its CIE, its instructions up to there
+    /// and the row are what nearly all are. `None` says nothing.
+    #[inline]
+    pub(crate) fn frequent_row(&self, at: u64, pc: u64) -> Option<Row> {
+        let fde = self.frequent_fde(at)?;
+        let cie = self.frequent_cie(fde.cie)?;
+        let Body { start, len, instructions } = self.frequent_body(&fde, &cie)?;
+        let target = pc.checked_sub(start).filter(|target| *target < len)?;
+        let (rules, ra) = PlainRules::of_cie(&cie, &self.registers)?;
+        let units = Units::new(self, &cie, true, target)?;
+        // The next entry comes after them: what it begins with ends the run, and is not part of one.
+        let start = self.offset(&instructions);
+        let len = instructions.len();
+        let rest = self.section().bytes.get(usize::try_from(start).ok()?..)?;
+        let rest = rest.get(..len.wrapping_add(AHEAD)).filter(|_| len <= MAX_INSTRUCTIONS)?;
+        let mut run = PlainRun::new(rules, rest);
+        let is_past = run.run(target, &units, true);
+        let left = run.rest.len();
+        if left < AHEAD || left != AHEAD && !is_past {
+            return None;
+        }
+        let row = run.rules.row(ra, &self.registers)?;
+        Some(row.with_origin(Origin::CallFrames))
+    }
+
+    /// The bytes of the entry at an offset in the section of `.eh_frame`, after its length, which is that of
+    /// nearly all.
+    #[inline]
+    fn frequent_entry(&self, at: u64) -> Option<&'a [u8]> {
+        if !self.is_little_eh {
+            return None;
+        }
+        let rest = self.section().bytes.get(usize::try_from(at).ok()?..)?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let len = u32::from_le_bytes(*len);
+        rest.get(..usize::try_from(len).ok()?).filter(|_| len < 0xffff_fff0)
+    }
+
+    /// [`Entries::fde_at`] of nearly all FDEs of `.eh_frame`. `None` of any other one, and of what is none.
+    #[inline]
+    pub(crate) fn frequent_fde(&self, at: u64) -> Option<Fde<'a>> {
+        let (id, rest) = self.frequent_entry(at)?.split_first_chunk()?;
+        let id @ 1.. = u32::from_le_bytes(*id) else { return None };
+        // It counts back from its own field.
+        let cie = at.wrapping_add(4).wrapping_sub(id.into());
+        Some(Fde { at, cie, rest: Reader::new(rest, self.abi().endian()) })
+    }
+
     /// [`Entries::cie`] of the forms that nearly all CIEs of `.eh_frame` have: version 1, numbers of one
     /// byte, and the augmentations `zR` and `zPLR` with a distance of four bytes to the personality.
     /// `None` of any other one, and of one that is malformed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn frequent_cie(&self, at: u64) -> Option<Cie<'a>> {
-        let rest = self.section().bytes.get(usize::try_from(at).ok()?..)?;
-        let (len, rest) = rest.split_first_chunk()?;
-        if !self.section().is_eh || self.abi().endian() != gimli::RunTimeEndian::Little {
-            return None;
-        }
-        let len = u32::from_le_bytes(*len);
-        let entry = rest.get(..usize::try_from(len).ok()?)?;
-        let ([0, 0, 0, 0, 1, b'z', letters, entry @ ..], 0..0xffff_fff0) = (entry, len) else {
-            return None;
-        };
-        let (encoding, numbers, instructions) = match (letters, entry) {
-            (b'R', [0, code, data, ra, 1, encoding, instructions @ ..]) => {
+        // Its mark, its version and the first letters, or all.
+        let (head, rest) = self.frequent_entry(at)?.split_first_chunk::<8>()?;
+        let (encoding, numbers, instructions) = match (head, rest) {
+            ([0, 0, 0, 0, 1, b'z', b'R', 0], [code, data, ra, 1, encoding, instructions @ ..]) => {
                 (encoding, [code, data, ra], instructions)
             }
             // DW_EH_PE_pcrel, DW_EH_PE_sdata4, and whether DW_EH_PE_indirect.
             (
-                b'P',
+                [0, 0, 0, 0, 1, b'z', b'P', b'L'],
                 [
-                    b'L',
                     b'R',
                     0,
                     code,
@@ -77,12 +118,12 @@ impl<'a> Entries<'a> {
 
     /// [`Entries::body`] of the form that nearly all FDEs have: two numbers of four bytes, the first as a
     /// distance from where it is, and less than 128 bytes of other data. `None` of any other one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn frequent_body(&self, fde: &Fde<'a>, cie: &Cie<'a>) -> Option<Body<'a>> {
         // DW_EH_PE_pcrel and DW_EH_PE_sdata4.
         let is_frequent = cie.address_encoding == DwEhPe(0x1b)
             && cie.has_data
-            && self.abi().endian() == gimli::RunTimeEndian::Little
+            && self.is_little_eh
             && self.abi().address_size() == 8
             && self.section().code.is_empty();
         let [a, b, c, d, e, f, g, h @ 0..0x80, data @ 0..0x80, rest @ ..] = fde.rest.slice() else {
@@ -98,114 +139,23 @@ impl<'a> Entries<'a> {
     }
 }
 
-impl Cie<'_> {
-    /// [`Cie::initial_rules`] of the instructions that nearly all CIEs have: `DW_CFA_def_cfa`, `DW_CFA_offset`
-    /// of the return address, and padding.
-    #[inline]
-    pub(crate) fn frequent_rules(&self, entries: &Entries<'_>) -> Option<Rules> {
-        let [
-            0x0c,
-            register @ 0..0x80,
-            offset @ 0..0x80,
-            column @ 0x83..0xc0,
-            factor @ 0..0x80,
-            padding @ ..,
-        ] = self.instructions.slice()
-        else {
-            return None;
-        };
-        let column = column & 0x3f;
-        let is_return_address = u64::from(column) == self.ra && entries.registers.kept != column;
-        // More padding than to a word is run.
-        if !is_return_address || padding.len() > 8 || padding.iter().any(|byte| *byte != 0) {
-            return None;
-        }
-        let ra = Reg::at_cfa(i64::from(*factor).wrapping_mul(self.data_align));
-        let cfa = Cfa::register(u64::from(*register), i64::from(*offset));
-        Some(Rules { cfa, ra, ..Rules::UNSET })
-    }
-}
-
 impl Run<'_, '_, '_> {
     /// Runs the instructions that come most often, up to one of another kind, or past `target` as
     /// [`run_to`](Self::run_to) does: true. What they say is what [`instruction`](Self::instruction)
     /// takes of them.
-    // A loop of its own, so that what it has in registers stays there.
-    #[inline]
     pub(crate) fn run_frequent(&mut self, target: u64) -> bool {
-        let Cfa::Register(mut register, mut offset) = self.rules.cfa else { return false };
-        let endian = self.instructions.endian();
-        let mut bytes = self.instructions.slice();
-        let mut at = self.at;
-        let mut has_cfa_changed = false;
-        let reaches = loop {
-            match bytes {
-                // DW_CFA_advance_loc
-                [byte @ 0x40..0x80, rest @ ..] => {
-                    let delta = u64::from(byte & 0x3f).saturating_mul(self.cie.code_align);
-                    let next = at.saturating_add(delta);
-                    bytes = rest;
-                    if delta != 0 && next > target {
-                        break true;
-                    }
-                    at = next;
-                }
-                // DW_CFA_def_cfa_offset
-                [0x0e, value @ 0..0x80, rest @ ..] => {
-                    (offset, has_cfa_changed) = (i64::from(*value), true);
-                    bytes = rest;
-                }
-                [0x0e, low @ 0x80..=0xff, high @ 0..0x80, rest @ ..] => {
-                    let value = i64::from(low & 0x7f) | i64::from(*high).wrapping_shl(7);
-                    (offset, has_cfa_changed) = (value, true);
-                    bytes = rest;
-                }
-                // DW_CFA_offset, but for the registers that `save` is about.
-                [byte @ 0x83..0xc0, factor @ 0..0x80, rest @ ..] => {
-                    let offset = i64::from(*factor).wrapping_mul(self.cie.data_align);
-                    self.set(u64::from(byte & 0x3f), || Reg::at_cfa(offset));
-                    bytes = rest;
-                }
-                // DW_CFA_advance_loc1
-                [0x02, delta, rest @ ..] => {
-                    let delta = u64::from(*delta).saturating_mul(self.cie.code_align);
-                    let next = at.saturating_add(delta);
-                    bytes = rest;
-                    if delta != 0 && next > target {
-                        break true;
-                    }
-                    at = next;
-                }
-                // DW_CFA_remember_state
-                [0x0a, rest @ ..] => {
-                    self.rules.cfa = Cfa::Register(register, offset);
-                    if self.remembered.push(&self.rules).is_none() {
-                        break false;
-                    }
-                    bytes = rest;
-                }
-                // DW_CFA_restore_state
-                [0x0b, rest @ ..] => {
-                    let Some(state) = self.remembered.pop() else { break false };
-                    self.rules = *state;
-                    self.changed = Changed::All;
-                    bytes = rest;
-                    let Cfa::Register(of_state, at_state) = state.cfa else {
-                        has_cfa_changed = false;
-                        break false;
-                    };
-                    (register, offset) = (of_state, at_state);
-                }
-                _ => break false,
-            }
-            work_counter::steps(1);
+        let restores_kept = self.initial.is_some_and(|initial| initial.kept == Reg::Unset);
+        let Some(units) = Units::new(self.entries, self.cie, restores_kept, target) else {
+            return false;
         };
-        if has_cfa_changed {
-            self.set_cfa(Cfa::Register(register, offset));
-        }
-        self.at = at;
-        self.instructions = Reader::new(bytes, endian);
-        reaches
+        let plain = PlainRun::of(&self.rules, self.instructions.slice(), self.at);
+        let Some(mut plain) = plain else { return false };
+        let is_past = plain.run(target, &units, self.remembered.has_room());
+        self.instructions = Reader::new(plain.rest, self.instructions.endian());
+        self.at = plain.at;
+        plain.put(&mut self.rules, |state| self.remembered.push(state));
+        self.changed = Changed::All;
+        is_past
     }
 }
 
@@ -219,7 +169,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{CfiAbi, CfiSection, execute::Stop, states::States};
+    use unwind_core::{CfaRule, RegRule};
+
+    use crate::{
+        CfiAbi, CfiSection, evaluation::row_of, execute::Stop, rules::Rules, states::States,
+    };
 
     /// A CIE as compilers write it, and an FDE of it with these instructions.
     fn section(is_of_personality: bool, instructions: &[u8]) -> (Vec<u8>, u64) {
@@ -239,6 +193,8 @@ mod tests {
         let back = u32::try_from(if is_of_personality { 36 } else { 28 }).unwrap();
         let code = [0_u32, 0x1000].map(u32::to_le_bytes).concat();
         let at = add(&[&back.to_le_bytes(), &code, &[0], instructions]);
+        // The end of the section.
+        add(&[]);
         (bytes, at)
     }
 
@@ -265,7 +221,8 @@ mod tests {
             entries.read_body(&fde, &general).as_ref().map_or_else(|e| format!("{e:?}"), text),
         );
         let rules = same(
-            general.frequent_rules(&entries).map(|rules| format!("{:?}", Ok::<_, Stop>(rules))),
+            PlainRules::of_cie(&general, &entries.registers)
+                .map(|(rules, ra)| format!("{:?}", Ok::<_, Stop>(rules.rules(ra)))),
             plainly(&entries, &general),
         );
         [cie, body, rules]
@@ -301,6 +258,18 @@ mod tests {
         format!("{reached:?} {:?} {} {rest:?}", run.rules, run.at)
     }
 
+    /// The row of a place, by the instructions one by one.
+    fn row_plainly(entries: &Entries<'_>, at: u64, target: u64) -> Option<Row> {
+        let cie = entries.cie(0).unwrap();
+        let body = entries.body(&entries.fde_at(at).unwrap(), &cie).unwrap();
+        let initial = cie.initial_rules(entries, &mut States::new(&mut [])).unwrap();
+        let slots = &mut [Rules::UNSET; 2];
+        let remembered = &mut States::new(slots);
+        let mut run = Run::new(entries, &cie, &initial, remembered, &body);
+        run_plainly(&mut run, target).ok()?;
+        row_of(&run.rules, entries, &cie, body.start.wrapping_add(target)).ok()
+    }
+
     fn run_plainly<'a>(run: &mut Run<'_, '_, 'a>, target: u64) -> Result<bool, (Stop, Reader<'a>)> {
         loop {
             let before = run.instructions;
@@ -324,11 +293,63 @@ mod tests {
             2 => Just(Vec::from([0x0a])),
             2 => Just(Vec::from([0x0b])),
             1 => Just(Vec::from([0x0d, 6])),
+            1 => (6_u8..9, any::<u8>()).prop_map(|(register, value)| Vec::from([0x0c, register, value])),
+            1 => (any::<u8>(), 0_u8..2).prop_map(|(low, high)| Vec::from([0x03, low, high])),
+            1 => any::<u8>().prop_map(|value| Vec::from([0x2e, value])),
             1 => Just(Vec::from([0x0f, 1, 0x30])),
             1 => (0xc3_u8..).prop_map(|byte| Vec::from([byte])),
             1 => Just(Vec::from([0])),
             1 => (any::<u8>()).prop_filter("saved", |b| !matches!(b, 0x80..0x83)).prop_map(|byte| Vec::from([byte])),
         ]
+    }
+
+    #[test]
+    fn l8_the_row_of_a_usual_place_is_found_at_once() {
+        // push rbp; mov rbp, rsp; push rbx; ...; leave; ret; what comes after a return; nothing after it.
+        let instructions = [
+            &[0x41, 0x0e, 16, 0x86, 2][..],
+            &[0x43, 0x0d, 6],
+            &[0x42, 0x83, 3],
+            &[0x02, 0x80, 0x0a, 0x0c, 7, 8],
+            &[0x41, 0x0b],
+        ];
+        let (bytes, at) = section(true, &instructions.concat());
+        let entries = Entries::new(CfiSection::eh_frame(&bytes, 0x1000), CfiAbi::X86_64);
+        let row = |offset| entries.frequent_row(at, 0x1000 + at + 8 + offset);
+        for (offset, cfa, is_saved) in [
+            (0, CfaRule::sp(8), false),
+            (1, CfaRule::sp(16), true),
+            (4, CfaRule::fp(16), true),
+            (133, CfaRule::fp(16), true),
+            (134, CfaRule::sp(8), true),
+            (135, CfaRule::fp(16), true),
+            (0xfff, CfaRule::fp(16), true),
+        ] {
+            let fp = if is_saved { RegRule::Offset(-16) } else { RegRule::SameValue };
+            let expected = Row::new(cfa, RegRule::Offset(-8), fp).with_origin(Origin::CallFrames);
+            assert_eq!(row(offset), Some(expected), "{offset}");
+            assert_eq!(row_plainly(&entries, at, offset), Some(expected), "{offset}");
+        }
+        assert_eq!(row(0x1000), None);
+    }
+
+    #[test]
+    fn l8_bytes_after_an_entry_are_no_operands() {
+        // DW_CFA_def_cfa_offset after DW_CFA_advance_loc, or alone; DW_CFA_advance_loc1 and 2.
+        for instructions in [&[0x41, 0x0e][..], &[0x0e], &[0x02], &[0x41, 0x02], &[0x03, 0]] {
+            for after in [0, 0x14] {
+                let (mut bytes, at) = section(false, instructions);
+                let end = bytes.len() - 4;
+                bytes[end..].fill(after);
+                let entries = Entries::new(CfiSection::eh_frame(&bytes, 0x1000), CfiAbi::X86_64);
+                assert_eq!(
+                    entries.frequent_row(at, 0x1000 + at + 8 + 1),
+                    None,
+                    "{instructions:x?}"
+                );
+                assert_eq!(row_plainly(&entries, at, 1), None, "{instructions:x?}");
+            }
+        }
     }
 
     proptest! {
@@ -342,6 +363,11 @@ mod tests {
             let (bytes, at) = section(false, &instructions.concat());
             let plain = run_to(&bytes, at, target, true);
             prop_assert_eq!(run_to(&bytes, at, target, false), plain);
+            let entries = Entries::new(CfiSection::eh_frame(&bytes, 0x1000), CfiAbi::X86_64);
+            let start = 0x1000 + at + 8;
+            if let Some(row) = entries.frequent_row(at, start + target) {
+                prop_assert_eq!(row_plainly(&entries, at, target), Some(row));
+            }
         }
 
         #[test]

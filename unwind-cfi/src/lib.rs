@@ -81,6 +81,7 @@ mod frame_rules;
 mod frequent;
 mod index;
 mod operations;
+mod plain_rules;
 mod reader;
 mod remote;
 mod rows;

@@ -6,6 +6,7 @@ use crate::{
     entry::{Body, Cie, Entries},
     error::CfiError,
     execute::{Changed, Run, Stop},
+    plain_rules::PlainRules,
     rules::{Leaving, NoRow, Rules},
     states::States,
 };
@@ -24,8 +25,8 @@ impl Cie<'_> {
         remembered: &mut States<'_>,
     ) -> Result<Rules, CfiError> {
         remembered.set(&[]);
-        if let Some(rules) = self.frequent_rules(entries) {
-            return Ok(rules);
+        if let Some((rules, ra)) = PlainRules::of_cie(self, &entries.registers) {
+            return Ok(rules.rules(ra));
         }
         let mut run = Run {
             entries,

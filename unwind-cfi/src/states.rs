@@ -35,6 +35,11 @@ impl<'s> States<'s> {
         }
     }
 
+    /// Whether one more can be remembered.
+    pub(crate) const fn has_room(&self) -> bool {
+        self.len < self.slots.len()
+    }
+
     pub(crate) fn push(&mut self, rules: &Rules) -> Option<()> {
         *self.slots.get_mut(self.len)? = *rules;
         self.len = self.len.checked_add(1)?;

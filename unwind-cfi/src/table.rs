@@ -110,12 +110,38 @@ impl<'a> CfiTable<'a> {
     /// [`CfiError`] if the information for the address is malformed, or says what no row
     /// can.
     pub fn find_row(&self, addr: u64) -> Result<Option<Row>, CfiError> {
+        match self.find_frequent_row(addr) {
+            Some(row) => Ok(Some(row)),
+            None => self.find_other_row(addr).0,
+        }
+    }
+
+    /// The row for an address, if all that it comes from is what nearly all rows come from. `None` says
+    /// nothing.
+    #[inline(never)]
+    fn find_frequent_row(&self, addr: u64) -> Option<Row> {
+        let pc = self.pc(addr);
+        let at = self.find_fde(pc).ok()??;
+        self.entries.frequent_row(at, pc)
+    }
+
+    /// The row for an address, and whether a rule is an expression that no row can say.
+    #[inline(never)]
+    fn find_other_row(&self, addr: u64) -> (Result<Option<Row>, CfiError>, bool) {
         // What is returned is looked at where it is, so that it is on the stack once.
         let found = self.find_place(addr);
-        let Some(place) = found.as_ref().map_err(|error| *error)? else { return Ok(None) };
-        let rules = place.evaluate(&self.entries);
-        let rules = rules.as_ref().map_err(|error| *error)?;
-        row_of(rules, &self.entries, &place.cie, place.pc).map(Some)
+        let place = match &found {
+            Ok(Some(place)) => place,
+            Ok(None) => return (Ok(None), false),
+            Err(error) => return (Err(*error), false),
+        };
+        match &place.evaluate(&self.entries) {
+            Ok(rules) => {
+                let row = row_of(rules, &self.entries, &place.cie, place.pc);
+                (row.map(Some), FrameRules::are_needed(rules))
+            }
+            Err(error) => (Err(*error), false),
+        }
     }
 
     /// The row of a frame, by [`find_row`](Self::find_row) for its
@@ -131,9 +157,20 @@ impl<'a> CfiTable<'a> {
         frame: &FrameContext<'_, R>,
         mem: &mut M,
     ) -> Result<Option<Row>, CfiError> {
-        // Returned where it is, so that it is not copied on the stack.
-        let mut found = self.find_row(frame.lookup_addr().get());
-        if FrameRules::may_say_more(&found) {
+        match self.find_frequent_row(frame.lookup_addr().get()) {
+            Some(row) => Ok(Some(row)),
+            None => self.find_other_row_in(frame, mem),
+        }
+    }
+
+    #[inline(never)]
+    fn find_other_row_in<R: Registers, M: Memory>(
+        &self,
+        frame: &FrameContext<'_, R>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, CfiError> {
+        let (mut found, has_expressions) = self.find_other_row(frame.lookup_addr().get());
+        if has_expressions && FrameRules::may_say_more(&found) {
             self.ask_frame(frame, mem, &mut found);
         }
         found
@@ -225,7 +262,7 @@ impl<'a> CfiTable<'a> {
     /// The FDE of an address, and the place in its code.
     #[inline(never)]
     fn find_place(&self, addr: u64) -> Result<Option<Place<'a>>, CfiError> {
-        let pc = self.entries.abi().address(addr.wrapping_sub(self.bias));
+        let pc = self.pc(addr);
         let Some(mut at) = self.find_fde(pc)? else { return Ok(None) };
         let mut tries = MAX_EMPTY;
         let (fde, cie, body) = loop {
@@ -252,7 +289,14 @@ impl<'a> CfiTable<'a> {
         Ok(Some(Place { fde, cie, body, offset, pc }))
     }
 
+    /// An address as the section counts.
+    #[inline]
+    const fn pc(&self, addr: u64) -> u64 {
+        self.entries.abi().address(addr.wrapping_sub(self.bias))
+    }
+
     /// The offset in the section of the FDE with the last start that is not above `pc`.
+    #[inline]
     fn find_fde(&self, pc: u64) -> Result<Option<u64>, CfiError> {
         match self.search {
             Search::Table(table) => {

@@ -78,13 +78,19 @@ impl<const N: usize> RowSource<X86_64> for &Tables<'_, N> {
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, RowError> {
-        let row = SframeSource::new(&self.sframe).row(frame, mem).map_err(RowError::Sframe);
-        #[cfg(feature = "cfi")]
-        if let Ok(None) = row {
-            let mut source = CfiSource::new(&self.call_frames);
-            return RowSource::<X86_64>::row(&mut source, frame, mem).map_err(RowError::Cfi);
+        if !self.sframe.is_empty() {
+            let row = SframeSource::new(&self.sframe).row(frame, mem);
+            if !matches!(row, Ok(None)) {
+                return row.map_err(RowError::Sframe);
+            }
         }
-        row
+        #[cfg(feature = "cfi")]
+        {
+            let mut source = CfiSource::new(&self.call_frames);
+            RowSource::<X86_64>::row(&mut source, frame, mem).map_err(RowError::Cfi)
+        }
+        #[cfg(not(feature = "cfi"))]
+        Ok(None)
     }
 
     #[cfg(feature = "cfi")]

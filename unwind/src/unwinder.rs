@@ -23,7 +23,7 @@ use crate::tables::Tables;
 /// # How many rows
 ///
 /// As many as the code has places that stacks return to, or more: a place takes some 50
-/// instructions if its row is kept, and 600 (SFrame) to 4,000 (call frame information) if not.
+/// instructions if its row is kept, and 600 (SFrame) to 1,500 (call frame information) if not.
 /// Places without a table are kept, too.
 ///
 /// | job | rows | bytes |
