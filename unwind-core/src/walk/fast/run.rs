@@ -59,7 +59,7 @@ where
         if at.stop == Stop::Outermost {
             return self.finish_outermost(steps, trace);
         }
-        self.trace_on(Some(Begun { at, steps }), regs, mem, asked, trace);
+        self.trace_on(Some(Begun { pc, at, steps }), regs, mem, asked, trace);
     }
 
     /// Writes the frame at `regs`, and returns its pc, and how many callers it may have. `None` if no
@@ -102,18 +102,29 @@ where
         asked: LookedUp<S::Error>,
         trace: &mut Trace,
     ) {
+        let Some(Begun { pc, at, steps }) = begun else {
+            return Frames::new(self, regs, mem).finish_trace(trace, None);
+        };
+        let last = CallerLog::fill(trace, steps, &TraceSink);
+        if at.stop == Stop::Other {
+            // Where a copy of a stack ends, walks do: the frame is asked for why it has no caller.
+            let pc = last.map_or(pc, |(addr, _)| FramePc::Return(addr));
+            if let Some(error) = self.fast_error(pc, &at, mem) {
+                self.cache.count(Counted::Asked(steps.wrapping_add(1)));
+                return trace.finish(End::<S::Error>::Step(error));
+            }
+        }
         let mut frames = Frames::new(self, regs, mem);
-        let begun = begun.map(|Begun { at, steps }| {
-            frames.go_to(at, steps, trace, &TraceSink);
-            (at.stop, asked)
-        });
-        frames.finish_trace(trace, begun);
+        frames.go_to(at, steps, last, trace);
+        frames.finish_trace(trace, Some((at.stop, asked)));
     }
 }
 
 /// How far a walk has come by compact rows.
 #[derive(Clone, Copy)]
 struct Begun {
+    /// Where the first frame stands.
+    pc: FramePc,
     at: FastPath<u64>,
     /// How many callers were found.
     steps: usize,
@@ -232,6 +243,8 @@ where
             };
             loop {
                 let stop = match first.take() {
+                    // Why was asked already.
+                    Some(Stop::Other) => break,
                     Some(stop) => stop,
                     None => self.run(log, &mut asked),
                 };
@@ -285,22 +298,22 @@ where
         let mut sink = L::Sink::default();
         let room = (log.room(most), &mut sink);
         let steps = self.walker.run_fast(&mut at, pc, self.mem, found, room);
-        self.go_to(at, steps, log, &sink);
+        let last = log.fill(steps, &sink);
+        self.go_to(at, steps, last, log);
         at.stop
     }
 
-    /// Takes the steps of a walk by compact rows, the frames of which are in the room of the
-    /// log.
+    /// Takes the steps of a walk by compact rows, the frames of which are in the log, this one last.
     #[inline]
     fn go_to<L: CallerLog + ?Sized>(
         &mut self,
         at: FastPath<u64>,
         steps: usize,
+        last: Option<(VirtAddr, Provenance)>,
         log: &mut L,
-        sink: &L::Sink,
     ) {
         let Some(Cursor { pc, .. }) = self.next else { return };
-        if let Some((mut addr, mut provenance)) = log.fill(steps, sink) {
+        if let Some((mut addr, mut provenance)) = last {
             let FastPath { at: sp, fp, is_by_fp, stop, .. } = at;
             if let Stop::Trampoline(real) = stop {
                 (addr, provenance) = (real, provenance.with_trampoline());
@@ -329,7 +342,7 @@ where
     pub(super) fn find_error(&mut self) -> bool {
         if let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next {
             let at = FastPath::new(sp, fp, is_by_fp);
-            if let Some(error) = self.fast_error(pc, &at) {
+            if let Some(error) = self.walker.fast_error(pc, &at, self.mem) {
                 self.end_by_cache(End::Step(error));
             }
         }
