@@ -99,10 +99,11 @@ for file in "$@"; do
     printf '\n'
 done
 
-printf '\n%-24s %9s %9s %9s\n' "instructions a miss" V3 V2 indexed
+# Of SFrame tables, by a walker of the benches' own; of call frame information, by `unwind::Unwinder`.
+printf '\n%-24s %9s %9s %9s %9s\n' "instructions a miss" V3 V2 indexed by-cfi
 for file in "$@"; do
     printf '%-24s' "$(corpus "$file")"
-    for version in V3 V2 indexed; do
+    for version in V3 V2 indexed call-frames; do
         figure misses "$version" 1 2 200 "$file"
     done
     printf '\n'

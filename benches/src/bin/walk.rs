@@ -5,7 +5,7 @@
 //! walk hot|replay|cold UNWINDER ROUNDS SNAPSHOTS FILE
 //! walk depth UNWINDER ROUNDS FRAMES FILE
 //! walk lookup plain|v2|indexed|gimli|simple-frame-rs ROUNDS PCS FILE
-//! walk misses V3|V2|indexed ROUNDS SNAPSHOTS FILE
+//! walk misses V3|V2|indexed|call-frames ROUNDS SNAPSHOTS FILE
 //! walk changes unwind|framehop ROUNDS SNAPSHOTS FILE
 //! walk request first|repeated|return ROUNDS 0 0
 //! walk check FILE...
@@ -16,7 +16,8 @@
 //! says how many frames that were, resp. lookups that found a row: `depth` walks stacks of as many
 //! frames, ROUNDS times each, and says how many walks that were, `lookup` does
 //! those of the walks in one image, without the walks. `misses` is `replay` with a
-//! cache that is too small, and says how often that had no row. `changes` is `replay`
+//! cache that is too small, and says how often that had no row: by `unwind::Unwinder` of call frame
+//! information, the others by a walker of SFrame tables. `changes` is `replay`
 //! with one of 1,000 modules taken out and added before each sample, and says how many
 //! samples that were. `check` fails where a finding has no reason in `known.rs`.
 #![allow(
@@ -36,7 +37,7 @@ use unwind_benches::lookup::{self, Lookups};
 use unwind_benches::module_change::{FramehopChange, ModuleChange, UnwindChange};
 use unwind_benches::{
     Facade, FramePointerLoop, Framehop, Gimli, MissingUnwind, Reference, Report, Rows, SimpleFrame,
-    Unwind, UnwindByCallFrames, Unwinder,
+    Stats, Unwind, UnwindByCallFrames, Unwinder,
 };
 use unwind_snapshot::Snapshot;
 
@@ -92,16 +93,29 @@ fn middle(corpus: &Corpus, count: usize) -> Vec<Snapshot<'static>> {
 }
 
 fn miss(version: &str, rounds: usize, snapshots: &[Snapshot<'_>], corpus: &Corpus) {
-    let mut unwind = match version {
+    if version == "call-frames" {
+        let facade = Facade::<4>::new(corpus, Rows::CallFrames);
+        return count_misses(facade, Facade::stats, rounds, snapshots);
+    }
+    let unwind = match version {
         "V3" => MissingUnwind::new(corpus),
         "V2" => MissingUnwind::v2(corpus),
         "indexed" => MissingUnwind::indexed(corpus),
         _ => panic!("no version {version}"),
     };
+    count_misses(unwind, MissingUnwind::stats, rounds, snapshots);
+}
+
+fn count_misses<U: Unwinder>(
+    mut unwind: U,
+    stats: impl Fn(&U) -> Stats,
+    rounds: usize,
+    snapshots: &[Snapshot<'_>],
+) {
     for snapshot in (0..rounds).flat_map(|_| snapshots) {
         black_box(unwind.walk(black_box(snapshot)));
     }
-    println!("{}", unwind.stats().misses);
+    println!("{}", stats(&unwind).misses);
 }
 
 /// Prints how many samples were walked, each after a change of what is mapped.
