@@ -74,6 +74,15 @@ pub trait Arch {
         None
     }
 
+    /// Whether the stack of a process begins at `slot`, with the number of its arguments, so that
+    /// what is in its place as a return address is none. Asked where a walk has read a number there that is too
+    /// small for an address. By default `false`, as for stacks that no program was started with.
+    #[inline]
+    fn is_initial_stack<M: Memory>(&self, slot: VirtAddr, mem: &mut M) -> bool {
+        let _ = (slot, mem);
+        false
+    }
+
     /// The registers of a caller: the saved return address, its stack pointer, its frame
     /// pointer if that is known, and of the others that calls preserve those of which
     /// `preserved` has the value.

@@ -211,9 +211,11 @@ impl Row {
     ///
     /// Before it returns, it writes that function's registers over those of its own caller, which
     /// it has saved in its frame, and its table still says that they are the caller's. It does so
-    /// itself, or in a function that it calls and that calls none. So a walk takes the row
-    /// for a [guess](Self::with_guess) where the frame is the one that was interrupted, or has
-    /// called that one.
+    /// itself, or in a function that it calls and that calls none. So where the frame is the one
+    /// that was interrupted, or has called that one, a walk believes the row's CFA and return address,
+    /// but not the registers that it restores: the first later row that needs the frame pointer while
+    /// nothing else has restored it is a [guess](Self::with_guess), and no other register is
+    /// recovered.
     #[inline]
     #[must_use]
     pub const fn with_eh_return(self) -> Self {
@@ -300,6 +302,13 @@ impl Row {
     #[must_use]
     pub const fn is_from_sp(&self) -> bool {
         matches!(self.packed_cfa().base.get(), BaseReg::Sp)
+    }
+
+    /// Whether the CFA or the return address may depend on the frame pointer.
+    pub(crate) const fn needs_fp(&self) -> bool {
+        let has_plain_ra = matches!(self.ra(), RegRule::Offset(_) | RegRule::SameValue);
+        let is_plain = self.is_by_rules() && self.is_from_sp() && has_plain_ra;
+        !(is_plain || self.is_context_only())
     }
 
     /// Whether a table says that the CFA is found from another register than these two, in which

@@ -1,10 +1,11 @@
 // Where libgcc replaces its own frame by that of an exception's handler.
 //
-// `_Unwind_RaiseException` goes to a handler by writing that function's registers over those of its
+// `_Unwind_RaiseException`, or `_Unwind_Resume` after a cleanup, goes to a handler by writing that function's registers over those of its
 // caller that it has saved in its own frame, and returns. From the first of these words on, its
 // call frame information is wrong: it says that the words are the caller's. `learn` throws while
 // each instruction is interrupted, and keeps the addresses at which one of the words that had the
-// caller's registers or the return address has another value. No stack there may be called complete.
+// caller's registers or the return address has another value. A stack there that is called complete must have
+// all callers, or be that of the handler's function: where a caller needs such a register to be found, none is.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +36,13 @@ static struct { uintptr_t start, end; } returns[4];
 static uintptr_t raise_function, pcs[MOST];
 static size_t pc_count;
 static bool is_stepping;
-// Instructions that were interrupted there, and how many of their stacks were called complete.
-static size_t stepped, stepped_complete;
+constexpr size_t FRAMES = 64;
+// The stack at the call of it.
+static void *callers[FRAMES];
+static size_t caller_count;
+// Instructions that were interrupted there, how many of their stacks were called complete, and how many of these
+// are other ones.
+static size_t stepped, stepped_complete, stepped_wrong;
 
 // The frame of a call of it.
 static struct {
@@ -54,15 +60,27 @@ static void note(uintptr_t pc) {
     if (pc_count < MOST && std::find(pcs, pcs + pc_count, pc) == pcs + pc_count) pcs[pc_count++] = pc;
 }
 
+// Whether a stack ends with all callers; or it is the last instructions', which go to the handler: with the frame of
+// that function, and its callers.
+static bool has_callers(void *const *list, size_t count) {
+    size_t same = 0;
+    while (same < count && same < caller_count && list[count - 1 - same] == callers[caller_count - 1 - same]) same++;
+    return same + 1 >= caller_count || (count == same + 2 && function_of(reinterpret_cast<uintptr_t>(list[0])) == raise_function);
+}
+
 static void look(uintptr_t pc, const ucontext_t &context) {
     const greg_t *registers = context.uc_mcontext.gregs;
-    if (pc == raise_function) {
+    if (std::any_of(std::begin(returns), std::end(returns), [pc](auto &function) { return pc == function.start; })) {
+        raise_function = pc;
         frame.return_address = reinterpret_cast<uintptr_t *>(registers[SP]);
         frame.return_value = *frame.return_address;
         for (size_t at = 0; at < REGISTERS; at++)
             frame.preserved[at] = static_cast<uintptr_t>(registers[PRESERVED[at]]);
         frame.is_entered = true;
         frame.is_saved = false;
+        unwind_local_end end;
+        caller_count = unwind_local_backtrace_of(&context, callers, FRAMES, &end);
+        if (!end.complete) abort();
         return;
     }
     if (!frame.is_entered) return;
@@ -88,11 +106,12 @@ static void look(uintptr_t pc, const ucontext_t &context) {
         return;
     }
     note(pc);
-    void *list[64];
+    void *list[FRAMES];
     unwind_local_end end;
-    unwind_local_backtrace_of(&context, list, 64, &end);
+    size_t count = unwind_local_backtrace_of(&context, list, FRAMES, &end);
     stepped++;
     stepped_complete += end.complete;
+    stepped_wrong += end.complete && !has_callers(list, count);
 }
 
 static void step(int, siginfo_t *, void *argument) {

@@ -3,6 +3,7 @@
 use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtAddr, WordSize};
 
 use crate::call::follows_call;
+use crate::initial_stack::is_initial_stack;
 use crate::sigreturn::{Sigreturn32, find_sigreturn_32};
 
 /// The registers of 32-bit code, as far as they are known.
@@ -187,6 +188,10 @@ impl Arch for Ia32 {
 
     fn follows_call<M: Memory>(&self, pc: VirtAddr, mem: &mut M) -> Option<bool> {
         follows_call(pc, mem)
+    }
+
+    fn is_initial_stack<M: Memory>(&self, slot: VirtAddr, mem: &mut M) -> bool {
+        is_initial_stack(slot, Self::WORD, mem)
     }
 
     fn signal_context<M: Memory>(

@@ -50,6 +50,7 @@ mod code;
 mod context_start;
 mod frame_pointer;
 mod ia32;
+mod initial_stack;
 mod instruction;
 mod instruction_analysis;
 pub mod lbr;

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtAddr, WordSize};
 
 use crate::call::follows_call;
+use crate::initial_stack::is_initial_stack;
 use crate::sigreturn::find_rt_sigreturn_64;
 
 /// The registers of 64-bit code, as far as they are known.
@@ -189,6 +190,10 @@ impl Arch for X86_64 {
 
     fn follows_call<M: Memory>(&self, pc: VirtAddr, mem: &mut M) -> Option<bool> {
         follows_call(pc, mem)
+    }
+
+    fn is_initial_stack<M: Memory>(&self, slot: VirtAddr, mem: &mut M) -> bool {
+        is_initial_stack(slot, Self::WORD, mem)
     }
 
     // Made where the walk keeps it.

@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use support::*;
-use test_support::{skip, tool};
+use test_support::{Compiler, skip, tool};
 
 const ECHO_CHAIN: [&str; 7] =
     ["receive", "serve", "descend", "descend", "descend", "descend", "main"];
@@ -40,6 +40,22 @@ fn each_method_that_applies_shows_the_chain_of_calls() {
             let report = report_of(&target, &["--method", method]);
             assert_eq!(functions_to_main(&report), ECHO_CHAIN, "{method} {flags:?}");
         }
+    }
+}
+
+#[test]
+fn u11_a_program_without_a_c_library_has_complete_stacks() {
+    const TABLES: &[&str] = &["-O1", "-fomit-frame-pointer", "-fno-stack-protector", "-static"];
+    let Some(compiler) = Compiler::find(TABLES) else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/own_start.c");
+    let program = scratch("u11_own_start").join("program");
+    compiler.compile(&source, &program, &["-nostartfiles"]);
+    for arguments in [&[][..], &["one", "two"]] {
+        let target = Target::start(&program, arguments);
+        let report = report_of(&target, &[]);
+        let thread = &threads(&report)[0];
+        assert_eq!(functions(thread), ["waits", "works", "_start"], "{report:#}");
+        assert_eq!(thread["end"]["complete"], true, "{report:#}");
     }
 }
 

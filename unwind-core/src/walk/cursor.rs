@@ -24,8 +24,13 @@ impl Cursor {
     /// Whether a row that leads from here may lead past callers.
     #[inline]
     pub(super) const fn doubts(&self, row: &Row) -> bool {
-        let is_near = self.pc.is_exact() || self.has_called_innermost;
-        row.is_guess() || row.is_eh_return() && is_near
+        row.is_guess() || matches!(self.fp, FramePointer::Doubted(_)) && row.needs_fp()
+    }
+
+    /// Whether what the frame has saved of its caller's registers may have been written over.
+    #[inline]
+    pub(super) const fn may_be_overwritten(&self, row: &Row) -> bool {
+        row.is_eh_return() && (self.pc.is_exact() || self.has_called_innermost)
     }
 
     /// What a source may look at.

@@ -264,7 +264,7 @@ where
             Ok(Some(row)) => match self.step(at, row) {
                 Ok(next) => {
                     let provenance = Provenance::of_row(row.origin(), at.doubts(row));
-                    return Ok(Found { next, provenance });
+                    return Ok(Found { next: self.doubt_registers(at, row, next), provenance });
                 }
                 Err(error) => End::Step(error),
             },
@@ -300,12 +300,25 @@ where
                     Ok(Some(row)) if row.is_guess() => found.with_failure(),
                     _ => found.with_failure().with_gap(),
                 };
-                Ok(Found { next, provenance })
+                Ok(Found { next: self.doubt_registers(at, &fallback, next), provenance })
             }
             // What is wrong with the row that covers the pc says more.
             Err(error) if covered && !error.is_not_resident() => Err(failure),
             Err(error) => Err(End::Step(error)),
         }
+    }
+
+    /// Doubts the registers of a caller that may be those of another one. Its CFA and return address
+    /// do not depend on them.
+    fn doubt_registers(&mut self, at: &Cursor, row: &Row, mut next: Next) -> Next {
+        if at.may_be_overwritten(row) {
+            // None is recovered through that frame.
+            self.registers_of = RegistersOf::Other;
+            if let Next::Caller { fp, .. } = &mut next {
+                *fp = fp.doubted(row.fp());
+            }
+        }
+        next
     }
 
     /// Applies a row and checks what it leads to.
@@ -358,6 +371,12 @@ where
             }
             Step::Caller(caller) => caller,
         };
+        if caller.ra < ADDRESSES_START && is_zero_an_end(row, at.is_by_fp, false) {
+            let slot = caller.ra_slot.filter(|slot| arch.is_initial_stack(*slot, self.mem));
+            if slot.is_some() {
+                return Ok(Next::Outermost);
+            }
+        }
         let saved = check_return_address(arch, caller.ra)?;
         let real = code.resolve(saved, caller.ra_slot);
         if real.is_none() && !row.is_signal() && !code.is_code(FramePc::Return(saved).lookup_addr())
@@ -438,6 +457,10 @@ where
         }
     }
 }
+
+/// Where addresses of code begin, at the lowest: what is below, and is in the place of a return
+/// address, may be the number of arguments of a program.
+const ADDRESSES_START: u64 = 1 << 16;
 
 /// How far above a return address of zero a walk looks for one that is not: an ordinary frame.
 const WORDS_ABOVE_ZERO: u64 = 64;

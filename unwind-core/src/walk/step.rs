@@ -49,6 +49,9 @@ pub(crate) enum FramePointer {
     /// The callee's: a row says that it was saved below the stack pointer, where it could
     /// not be read.
     Assumed(u64),
+    /// It was saved in a frame whose function may have written that of another caller over it
+    /// since: see [`Row::with_eh_return`].
+    Doubted(u64),
     /// A row says that it cannot be recovered, or the sample does not have it.
     Undefined,
     /// It was saved here, which cannot be read, or not now.
@@ -74,7 +77,7 @@ impl FramePointer {
     #[inline]
     pub(crate) const fn value(self) -> Option<u64> {
         match self {
-            Self::Known(value) | Self::Assumed(value) => Some(value),
+            Self::Known(value) | Self::Assumed(value) | Self::Doubted(value) => Some(value),
             _ => None,
         }
     }
@@ -87,10 +90,19 @@ impl FramePointer {
         }
     }
 
+    /// The same, restored by this rule from a frame that may have been written over.
+    pub(crate) const fn doubted(self, rule: RegRule) -> Self {
+        match (self, rule) {
+            (unchanged, RegRule::SameValue) => unchanged,
+            (Self::Known(value) | Self::Assumed(value), _) => Self::Doubted(value),
+            (unknown, _) => unknown,
+        }
+    }
+
     /// The value, or why a row that needs it as `base` cannot be applied.
     fn get(self, base: BaseReg) -> Result<u64, StepError> {
         Err(match self {
-            Self::Known(value) | Self::Assumed(value) => return Ok(value),
+            Self::Known(value) | Self::Assumed(value) | Self::Doubted(value) => return Ok(value),
             Self::Undefined => StepError::UnknownRegister(base),
             Self::Unreadable(addr, error) => StepError::Unreadable { addr, error },
             Self::NeedsRegister(base) => StepError::UnknownRegister(base),

@@ -1,5 +1,7 @@
 //! Marks where callers may be missing.
-use unwind_core::{CallerFrame, End, Frame, Origin, Row, RowCache, RowSource, Trace, Walker};
+use unwind_core::{
+    CallerFrame, CfaRule, End, Frame, Origin, RegRule, Row, RowCache, RowSource, Trace, Walker,
+};
 
 use crate::toy::{
     AlwaysFp, BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals,
@@ -88,7 +90,7 @@ fn a3_a_guess_leaves_a_mark_and_no_stack_with_one_is_complete() {
 
 /// It may write over what it has saved of its caller only while it runs itself, or a function that it has called.
 #[test]
-fn a3_a_function_that_returns_to_a_handler_leaves_a_mark_where_it_may_be_on_its_way() {
+fn a3_a_function_that_returns_to_a_handler_leaves_a_mark_where_what_it_saved_is_needed() {
     let row = FP.with_eh_return();
     assert!(row.is_eh_return() && !row.is_guess() && !FP.is_eh_return());
     assert!(row.to_string().ends_with("may return to a handler"), "{row}");
@@ -97,13 +99,32 @@ fn a3_a_function_that_returns_to_a_handler_leaves_a_mark_where_it_may_be_on_its_
     stack.0.extend(words.map(|(addr, word)| (addr, Some(word))));
     let rows = [(0x1000, FP), (0x2000, FP), (0x3000, FP), (0x4000, Row::outermost())];
     for (start, marks) in [
-        (0x1000, [false, true, false, false]),
-        (0x2000, [false, false, true, false]),
+        (0x1000, [false, false, true, false]),
+        (0x2000, [false, false, false, true]),
         (0x3000, [false; 4]),
     ] {
         let script = with_last(Script::new(rows), start, row);
         assert_eq!(gaps(&script, NoRow, regs, &stack), (marks.to_vec(), start == 0x3000));
     }
+    // Callers that do without the frame pointer are found whatever it is, up to one that needs it.
+    let by_sp = |size, fp| Row::new(CfaRule::sp(size), RegRule::Offset(-8), fp);
+    let (second, third) = (by_sp(32, RegRule::SameValue), by_sp(16, RegRule::SameValue));
+    stack.0.insert(0x8010, Some(0x8040));
+    for (third, marks) in [(third, [false; 4]), (FP, [false, false, false, true])] {
+        let rows = [(0x1000, row), (0x2000, second), (0x3000, third), (0x4000, Row::outermost())];
+        let found = gaps(&Script::new(rows), NoRow, regs, &stack);
+        assert_eq!(found, (marks.to_vec(), third != FP));
+    }
+    stack.0.insert(0x8010, Some(0x8030));
+    // Another function that has saved it has restored it.
+    let saves = by_sp(32, RegRule::Offset(-16));
+    let rows = [(0x1000, row), (0x2000, saves), (0x3000, FP), (0x4000, Row::outermost())];
+    assert_eq!(gaps(&Script::new(rows), NoRow, regs, &stack), (vec![false; 4], true));
+    // What was not saved is as it was.
+    let keeps = by_sp(32, RegRule::SameValue).with_eh_return();
+    let rows = [(0x1000, keeps), (0x2000, FP), (0x3000, FP), (0x4000, Row::outermost())];
+    let regs = Regs { fp: Some(0x8030), ..regs };
+    assert_eq!(gaps(&Script::new(rows), NoRow, regs, &stack), (vec![false; 4], true));
 }
 
 #[test]

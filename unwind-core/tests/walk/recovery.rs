@@ -115,3 +115,16 @@ fn s3_registers_of_a_frame_above_the_one_that_asks_are_not_its_own() {
     ];
     assert_eq!(walk(Asked::new(rows)), (4, UNKNOWN));
 }
+
+#[test]
+fn a3_no_register_is_recovered_through_a_frame_that_may_be_written_over() {
+    // The function may be about to return to a handler while it runs, or what it has called.
+    let same = |row| (row, row);
+    for at in 0..2 {
+        let mut rows = [locals(0), locals(0), locals(0), ABOVE_R3, Row::outermost()];
+        rows[at] = rows[at].with_eh_return();
+        assert_eq!(walk(Asked::new(rows.map(same))), (4, UNKNOWN));
+    }
+    let rows = [locals(0), locals(0), locals(0).with_eh_return(), ABOVE_R3, Row::outermost()];
+    assert_eq!(walk(Asked::new(rows.map(same))), (5, None));
+}
