@@ -55,6 +55,7 @@ pub const KNOWN: &[Known] = &[
     // How many stacks are in such code differs from capture to capture, up to all.
     known("node", Kind::NotCovered, "reference", "", 100, GENERATED),
     known("node", Kind::RivalGuesses, "*", "", 100, READ_OFF),
+    known("node-jit", Kind::NotCovered, "reference", "", 100, GENERATED),
     known("*", Kind::NotCovered, "reference", "", 2, NO_CFI),
     known("*", Kind::RivalGuesses, "*", "", 2, READ_OFF),
     known("rustc", Kind::BytesEnd, "reference", "librustc_driver", 100, COPIED),
