@@ -11,7 +11,8 @@ use crate::stack_switches::is_lost;
 
 /// The end of a stack that is deeper than its copy.
 pub(crate) const STACK_COPY_TOO_SHORT: &str = "stack-copy-too-short";
-/// The end of a stack of which a part was not in memory when it was copied.
+/// The end of a stack of which a part was not in memory when it was copied, or is below the stack
+/// pointer, where copies begin.
 const STACK_NOT_COPIED: &str = "stack-not-copied";
 
 /// The end of a stack whose caller is on another one, which is not copied.
@@ -46,6 +47,8 @@ pub(super) fn why_ended<E: TableError + fmt::Display>(
                 name_of_end(end.code())
             } else if state.stack.len() == state.room {
                 STACK_COPY_TOO_SHORT
+            } else if is_on_other_stack(&end, sp, state.room) {
+                OTHER_STACK
             } else {
                 STACK_NOT_COPIED
             };
@@ -96,6 +99,22 @@ fn is_beyond_copy<E>(end: &End<E>, sp: u64, state: &UserState<'_>, space: &Space
     }
 }
 
+/// How far below the stack pointer code has words of its own.
+const RED_ZONE: u64 = 128;
+
+/// Whether a walk ended where no copy of the stack reaches, whatever of it is in memory: on another
+/// stack, to which call frame information has led.
+fn is_on_other_stack<E>(end: &End<E>, sp: u64, room: usize) -> bool {
+    let room = u64::try_from(room).unwrap_or(u64::MAX);
+    match end {
+        End::Step(StepError::Unreadable { addr, .. }) => {
+            let (above, below) = (addr.get().wrapping_sub(sp), sp.wrapping_sub(addr.get()));
+            above >= room && below > RED_ZONE
+        }
+        _ => false,
+    }
+}
+
 /// Why a walk ended at the frame that executes `call`.
 fn why_cut<E: TableError + fmt::Display>(
     end: &End<E>,
@@ -135,5 +154,32 @@ fn why_cut<E: TableError + fmt::Display>(
             format!("{end}; {name} has neither .sframe nor .eh_frame")
         }
         _ => end.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use unwind_core::{ReadError, VirtAddr};
+
+    use super::*;
+
+    #[test]
+    fn u3_a_caller_is_on_another_stack_where_no_copy_of_this_one_reaches() {
+        const SP: u64 = 0x7fff_0000;
+        for (addr, is_other) in [
+            (SP - 8, false),
+            (SP - 128, false),
+            (SP - 136, true),
+            (SP + 0x1fff, false),
+            (SP + 0x2000, true),
+            (0x7f00_1234_5678, true),
+        ] {
+            let error = ReadError::Invalid;
+            let end =
+                End::<Infallible>::Step(StepError::Unreadable { addr: VirtAddr::new(addr), error });
+            assert_eq!(is_on_other_stack(&end, SP, 0x2000), is_other, "{addr:#x}");
+        }
     }
 }

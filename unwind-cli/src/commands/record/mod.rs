@@ -253,7 +253,8 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
 `lost` (records of any kind for which a ring had no room). Reasons:
   gap                   callers may be missing between two frames
   stack-copy-too-short  the stack is deeper than --stack-bytes
-  stack-not-copied      a part of the stack that was not in memory
+  stack-not-copied      a part of the stack that was not in memory, or is below the stack pointer
+  other-stack           the caller is on another stack than the one that was copied
   no-row                no table covers the code
   file-gone             the file with the code was removed or replaced, and the process has ended
   return-probe          a uretprobe has the return address, see --uretprobes
