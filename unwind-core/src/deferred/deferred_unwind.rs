@@ -1,5 +1,6 @@
 //! One instance: its clients, its source of cookies, its counters.
 
+use core::cell::Cell;
 use core::fmt;
 
 use super::client_table::ClientTable;
@@ -132,8 +133,15 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         if !self.clients.start_cancel(client) {
             return Err(CancelError::UnknownClient);
         }
-        self.host.wait_while(|| self.clients.is_running(client));
-        if self.clients.is_running(client) {
+        // One look without a delivery is enough: later ones may see those that find the client gone.
+        let has_ended = Cell::new(false);
+        let is_running = || {
+            let runs = self.clients.is_running(client);
+            has_ended.set(has_ended.get() || !runs);
+            runs
+        };
+        self.host.wait_while(is_running);
+        if !has_ended.get() && is_running() {
             self.clients.undo_cancel(client);
             return Err(CancelError::StillRunning);
         }
