@@ -359,7 +359,7 @@ fn c9_names_of_mapped_files_and_their_functions_are_shown_escaped_once_in_a_scri
         let more = more.iter().map(|text| os(text));
         let mut command = unwind([os("script"), data.clone().into()].into_iter().chain(more));
         // Where perf keeps copies of files.
-        printed(command.env("HOME", "/nonexistent"))
+        printed(command.env("PERF_BUILDID_DIR", "/nonexistent"))
     };
     let text = script(&[]);
     assert!(text.contains(&format!("{shown})\n")), "{text:.2000}");
