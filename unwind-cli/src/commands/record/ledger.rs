@@ -90,6 +90,17 @@ impl EventLedger {
         }
     }
 
+    /// Adds it to that of the same event, if there is one.
+    fn add_to(self, events: &mut Vec<Self>) {
+        match events.iter_mut().find(|event| event.event == self.event) {
+            Some(event) => {
+                let sum = event.alone().with(&self.alone());
+                *event = Self::named(self.event, sum);
+            }
+            None => events.push(self),
+        }
+    }
+
     /// That of an event of this name.
     pub(crate) fn named(event: String, of_event: Ledger) -> Self {
         Self {
@@ -190,13 +201,7 @@ impl Ledger {
             let classified = alone.classified();
             let written = if drained.is_some() { written } else { classified };
             let alone = EventLedger::named(name.clone(), Self { written, ..alone });
-            match self.events.iter_mut().find(|event| event.event == alone.event) {
-                Some(event) => {
-                    let sum = event.alone().with(&alone.alone());
-                    *event = EventLedger::named(alone.event, sum);
-                }
-                None => self.events.push(alone),
-            }
+            alone.add_to(&mut self.events);
         }
         self
     }
@@ -211,13 +216,7 @@ impl Ledger {
     fn events_with(&self, other: &Self) -> Vec<EventLedger> {
         let mut events = self.events.clone();
         for of_event in &other.events {
-            match events.iter_mut().find(|event| event.event == of_event.event) {
-                Some(event) => {
-                    let sum = event.alone().with(&of_event.alone());
-                    *event = EventLedger::named(of_event.event.clone(), sum);
-                }
-                None => events.push(of_event.clone()),
-            }
+            of_event.clone().add_to(&mut events);
         }
         events
     }
