@@ -78,8 +78,9 @@ int f2(int a) { return chosen(a) + 2; }
 ";
 
 /// Without the start code of C programs, whose `_init` perf 6.1 takes for as long as the
-/// way to the next symbol. The words that entries of the linkage table read are taken out of the
-/// CPU's caches, so that samples are in these entries: a CPU is through them too soon otherwise.
+/// way to the next symbol. The entries of the linkage table and the words that they read are taken out of
+/// the CPU's caches, so that samples are in these entries: a CPU is through them too soon otherwise. An
+/// entry is where a call leads that is never made.
 const CALLER: &str = "
 int f1(int), f2(int);
 volatile int sum;
@@ -87,7 +88,11 @@ extern char _GLOBAL_OFFSET_TABLE_[] __attribute__((visibility(\"hidden\")));
 #ifdef TAKEN
 int (*volatile taken)(int);
 #endif
+extern char call1[] __attribute__((visibility(\"hidden\")));
+extern char call2[] __attribute__((visibility(\"hidden\")));
+static char *entry(char *call) { return call + 5 + *(int *)(call + 1); }
 void _start(void) {
+    __asm__ volatile(\"jmp 1f; call1: call f1@PLT; call2: call f2@PLT; 1:\");
 #ifdef TAKEN
     taken = f1;
     taken = f2;
@@ -95,6 +100,8 @@ void _start(void) {
     for (long i = 0; i < 2000000; i++) {
         for (int at = -64; at <= 64; at += 64)
             __asm__ volatile(\"clflush %0\" : : \"m\"(_GLOBAL_OFFSET_TABLE_[at]));
+        __asm__ volatile(\"clflush %0\" : : \"m\"(*entry(call1)));
+        __asm__ volatile(\"clflush %0\" : : \"m\"(*entry(call2)));
         sum = f1(sum);
         sum = f2(sum);
     }
