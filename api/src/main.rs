@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 /// The packages, and the names of their libraries.
-const LIBRARIES: [(&str, &str); 7] = [
+const LIBRARIES: [(&str, &str); 8] = [
     ("unwind-core", "unwind_core"),
     ("unwind-cfi", "unwind_cfi"),
     ("unwind-sframe", "sframe"),
@@ -20,6 +20,7 @@ const LIBRARIES: [(&str, &str); 7] = [
     ("unwind-perf", "unwind_perf"),
     ("unwind-kit", "unwind"),
     ("unwind-local", "unwind_local"),
+    ("unwind-target", "unwind_target"),
 ];
 
 fn main() -> ExitCode {
@@ -57,6 +58,7 @@ fn listing(package: &str, library: &str) -> Result<String, Box<dyn Error>> {
         .arg("--target-dir")
         .arg(&target)
         .args(["--", "-Zunstable-options", "--output-format=json", "--cap-lints=allow"])
+        .args(is_partly_hidden(package).then_some("--document-hidden-items"))
         .env("RUSTC_BOOTSTRAP", "1")
         .current_dir(&root)
         .status()?;
@@ -69,7 +71,26 @@ fn listing(package: &str, library: &str) -> Result<String, Box<dyn Error>> {
         .omit_auto_trait_impls(true)
         .omit_auto_derived_impls(false)
         .build()?;
-    Ok(api.items().map(|item| format!("{item}\n")).collect())
+    let lines = api.items().map(|item| format!("{item}\n"));
+    Ok(lines.filter(|line| !is_partly_hidden(package) || is_at_root(line, library)).collect())
+}
+
+/// Whether the modules of a library are for this workspace alone, and its interface is what the root passes
+/// on from them: rustdoc leaves that out with the modules.
+fn is_partly_hidden(package: &str) -> bool {
+    package == "unwind-target"
+}
+
+/// Whether an item is one of the root of a library or belongs to one.
+fn is_at_root(line: &str, library: &str) -> bool {
+    let item = match line.strip_prefix("impl") {
+        Some(of) => of.split_once(" for ").map_or(of, |(_, of)| of),
+        None => line,
+    };
+    let Some((_, path)) = item.split_once(&format!("{library}::")) else { return true };
+    let first = path.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next();
+    let len = first.map_or(0, str::len);
+    !(path.starts_with(char::is_lowercase) && path[len..].starts_with("::"))
 }
 
 /// Writes a listing, or compares it with the written one and shows what differs.

@@ -5,14 +5,14 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use unwind_target::untrusted::escaped;
 
 use crate::commands::{
     completions, demo, explain, guest, man, perf, record, report, sframe, stack, top, verify,
 };
 use crate::failure::Failure;
-use crate::lines;
 use crate::notices;
-use crate::untrusted::escaped;
+use crate::read_lines;
 
 /// Prints the stacks of running programs, core files and virtual machines, and
 /// reads SFrame tables.
@@ -43,8 +43,8 @@ enum Command {
     Man(man::Args),
     #[command(hide = true)]
     Demo(demo::Args),
-    #[command(hide = true, name = lines::reader::NAME)]
-    ReadLines(lines::reader::Args),
+    #[command(hide = true, name = read_lines::NAME)]
+    ReadLines(read_lines::Args),
 }
 
 /// How the escapes of [`escaped`] are documented to the user.
@@ -126,7 +126,7 @@ impl Cli {
             Some(Command::Merge(args)) => perf::run_merge(args),
             Some(Command::Completions(args)) => completions::run(*args, Self::command()),
             Some(Command::Man(args)) => man::run(args, Self::command()),
-            Some(Command::ReadLines(args)) => lines::reader::run(args),
+            Some(Command::ReadLines(args)) => read_lines::run(args),
             Some(Command::Demo(args)) => demo::run_with(args),
         }
     }

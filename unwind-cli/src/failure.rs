@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::io::{self, Write as _};
 
+use unwind_target::{ElfError, InputError, TargetError};
+
 /// Why a command failed, as one line, and its exit code. Each error says in its own file
 /// what it comes to.
 #[derive(Debug)]
@@ -84,6 +86,90 @@ impl Failure {
     /// The exit code, as `--help` documents it.
     pub(crate) const fn exit_code(&self) -> u8 {
         self.exit_code
+    }
+}
+
+/// The exit code, as `--help` documents it.
+#[must_use]
+pub fn exit_code_of_target(error: &TargetError) -> u8 {
+    match error {
+        TargetError::Input(error) => exit_code_of_input(error),
+        TargetError::NoSuchProcess(_) | TargetError::NoSuchThread(_) => 3,
+        TargetError::NotPermitted { .. }
+        | TargetError::NotReadable { .. }
+        | TargetError::AlreadyTraced { .. }
+        | TargetError::OwnProcess => 4,
+        TargetError::KernelThread(_)
+        | TargetError::Unstoppable(_)
+        | TargetError::NotACore { .. }
+        | TargetError::CoreMachine { .. }
+        | TargetError::CompressedCore { .. }
+        | TargetError::WrongProgram { .. }
+        | TargetError::NoThreads { .. } => 5,
+        TargetError::Ended(_) => 6,
+        _ => 1,
+    }
+}
+
+/// The same of a file.
+pub(crate) fn exit_code_of_input(error: &InputError) -> u8 {
+    match error {
+        InputError::Read { error, .. } => exit_code_of(error),
+        InputError::Elf { error: ElfError::Read { .. }, .. } => 1,
+        InputError::Elf { .. } => 5,
+        _ => 1,
+    }
+}
+
+impl Failure {
+    /// Why a target cannot be looked at, and what to do next by this command.
+    pub(crate) fn text_of_target(error: &TargetError) -> String {
+        let hint = match error {
+            TargetError::LetGo { .. } => "; --hold-limit says how long it may be held",
+            TargetError::NotACore { .. } => {
+                "; give a program by --exe, or start it by `unwind stack -- PROGRAM`"
+            }
+            TargetError::NotPermitted { owner, ptrace_scope, .. }
+            | TargetError::NotReadable { owner, ptrace_scope, .. } => {
+                permission_hint(*owner, *ptrace_scope)
+            }
+            _ => "",
+        };
+        format!("{error}{hint}")
+    }
+}
+
+/// What helps where tracing is refused.
+fn permission_hint(owner: u32, ptrace_scope: Option<u8>) -> &'static str {
+    let own = nix::unistd::geteuid().as_raw();
+    match ptrace_scope {
+        Some(3) => "",
+        Some(2) => "; run unwind as root",
+        Some(1) if own == owner => {
+            "; run unwind as root, or start the program by `unwind stack -- PROGRAM`"
+        }
+        _ if own != owner => "; run unwind as that user or as root",
+        _ if own == 0 => "",
+        _ => "; run unwind as root",
+    }
+}
+
+/// A [`TargetError`] with what to do next by this command.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", Failure::text_of_target(.0))]
+struct TargetFailure(#[source] TargetError);
+
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        let exit_code = exit_code_of_target(&error);
+        Self::new(TargetFailure(error), exit_code)
+    }
+}
+
+impl From<InputError> for Failure {
+    fn from(error: InputError) -> Self {
+        let exit_code = exit_code_of_input(&error);
+        Self::new(error, exit_code)
     }
 }
 

@@ -2,62 +2,38 @@
 //! tables.
 //!
 //! The command is the program, which calls [`main`]. Besides that this library has what
-//! fuzz targets call, what the benches' tool that captures stacks stops a process by
-//! ([`held_process`]) and samples it by ([`perf_event`]), and nothing for others.
+//! fuzz targets call, what the benches' tool that captures stacks samples a process by
+//! ([`perf_event`]) and ends by, as the command does ([`AfterLimit`]), and nothing for others.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod build_id_cache;
-mod call_frame_rows;
-mod call_frames;
+mod after_limit;
 mod caller_signals;
 mod cli;
-mod clock;
 mod coloured;
 mod commands;
-mod counted;
-mod debug_files;
-mod debug_servers;
-mod demangle;
-mod elf;
+mod debug_options;
 mod failure;
 mod held_child;
-pub mod held_process;
-mod indexed_frames;
-mod input_error;
-mod lines;
-mod linkage;
-mod loaded_file;
-mod mapped_file;
-mod module;
-mod module_error;
 mod notices;
 mod output_file;
 pub mod perf_event;
-mod program_start;
 mod progress;
-mod regular_file;
-mod remapped_text;
-mod return_probes;
-mod same_file;
-mod stack_switches;
-mod symbols;
-mod system_error;
-mod target;
-mod target_switches;
-mod untrusted;
+mod read_lines;
 
 use std::io::{self, Write};
 
-use crate::call_frames::CallFrames;
-use crate::elf::ElfFile;
-use crate::module::{Modules, Opening};
-use crate::module_error::ModuleError;
-use crate::symbols::Symbols;
-use crate::target::Target;
+use unwind_target::elf::ElfFile;
+use unwind_target::loaded::module::{Modules, Opening};
+use unwind_target::loaded::module_error::ModuleError;
+use unwind_target::rows::call_frames::CallFrames;
+use unwind_target::symbols::Symbols;
+use unwind_target::target::Target;
 
+pub use crate::after_limit::AfterLimit;
 pub use crate::cli::main;
+pub use crate::failure::exit_code_of_target;
 
 /// How many bytes were written.
 #[derive(Debug, Default)]
@@ -82,7 +58,7 @@ pub fn read_core(core: &[u8], file: &[u8]) -> Option<usize> {
     let open = || Ok(ElfFile::from_bytes(file.to_vec())?);
     let target = Target::of_copied_core(core, open).ok()?;
     let mut out = Written::default();
-    commands::stack::write_stacks(&mut out, target).ok()?;
+    commands::stack::write_stacks(&mut out, target)?;
     Some(out.0)
 }
 
@@ -91,9 +67,9 @@ pub fn read_core(core: &[u8], file: &[u8]) -> Option<usize> {
 /// there are in the first.
 #[must_use]
 pub fn read_proc(maps: &[u8], status: &[u8], stat: &[u8], syscall: &[u8]) -> usize {
-    let _ = target::has_status(status, stat);
-    let _ = target::sleeping::is_place(syscall);
-    let mappings = target::maps::parse(maps);
+    let _ = unwind_target::target::has_status(status, stat);
+    let _ = unwind_target::target::sleeping::is_place(syscall);
+    let mappings = unwind_target::target::maps::parse(maps);
     let modules = Modules::load(&mappings, |_| Some(Opening::Now(Err(ModuleError::Memory))));
     let found = mappings.iter().filter_map(|mapping| modules.find(mapping.range.start));
     found.map(|module| module.path.as_os_str().len()).fold(0, usize::saturating_add)
@@ -103,7 +79,7 @@ pub fn read_proc(maps: &[u8], status: &[u8], stat: &[u8], syscall: &[u8]) -> usi
 /// bytes it has, if it is one.
 #[must_use]
 pub fn read_compressed(is_64: bool, bytes: &[u8]) -> Option<usize> {
-    elf::decompress(is_64, bytes).ok().map(|bytes| bytes.len())
+    unwind_target::elf::decompress(is_64, bytes).ok().map(|bytes| bytes.len())
 }
 
 /// Reads lines as the answers of a QEMU, and their text as that of its monitor.
@@ -124,7 +100,7 @@ pub fn read_elf(bytes: &[u8]) -> Option<(usize, usize)> {
     if let Ok(sections) = file.sections() {
         for section in sections {
             took(
-                file.section_bytes(elf::error::Part::Sframe, section)
+                file.section_bytes(unwind_target::elf::error::Part::Sframe, section)
                     .map_or(0, |bytes| bytes.len()),
             );
         }
@@ -163,7 +139,7 @@ pub fn report_perf_data(bytes: &[u8]) -> Option<Vec<usize>> {
 /// Looks for rows of each function. Returns how many functions there are.
 #[must_use]
 pub fn read_jit_code(map: &[u8], dump: &[u8]) -> usize {
-    commands::perf::jit_functions(map, dump)
+    unwind_target::jit::jit_dump::jit_functions(map, dump)
 }
 
 /// How many bytes the records of a recording have that are stored, compressed or not.
@@ -185,7 +161,7 @@ pub fn read_perf_data(bytes: &[u8]) -> Option<[usize; 3]> {
 /// Reads the text of a `perf-PID.map`. Returns start, end and name of each function, ascending.
 #[must_use]
 pub fn read_jit_map(text: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
-    commands::perf::functions_of_jit_map(text)
+    unwind_target::jit::jit_map::functions_of(text)
 }
 
 /// Reads the text of `/proc/kallsyms`. Returns how many functions there are, and how many bytes of
@@ -205,13 +181,13 @@ pub fn read_perf_script(text: &[u8]) -> (usize, usize) {
 /// Reads the bytes of a `.gnu_debuglink`. Returns the name in it.
 #[must_use]
 pub fn read_debug_link(bytes: &[u8], is_big_endian: bool) -> Option<Vec<u8>> {
-    debug_files::name_of_link(bytes, is_big_endian)
+    unwind_target::files::debug_files::name_of_link(bytes, is_big_endian)
 }
 
 /// Decompresses a core file that is compressed by zstd. Returns how many bytes it has.
 #[must_use]
 pub fn read_compressed_core(bytes: &[u8]) -> Option<u64> {
-    target::compressed_core::decompressed_len(bytes)
+    unwind_target::target::compressed_core::decompressed_len(bytes)
 }
 
 /// Reads the sections that `unwind record` adds to a recording: its ledger, and how frames were

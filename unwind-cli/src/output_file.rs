@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use tempfile::{Builder, NamedTempFile};
-
-use crate::same_file::standard_output_at;
+use unwind_target::files::same_file::standard_output_at;
 
 /// What any new file is created with. The mask of the process takes some away.
 const NEW: u32 = 0o666;

@@ -1,12 +1,13 @@
 //! What shows on a terminal that work takes long: how far that on a large file is, and for how long
 //! there has been a recording.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
-
-use crate::untrusted::escaped;
+use unwind_target::rows::built_tables::BuildProgress;
+use unwind_target::untrusted::escaped;
 
 /// Smaller files are done at once.
 const LARGE: u64 = 100 << 20;
@@ -48,6 +49,22 @@ impl Progress {
     /// Takes the bar away.
     pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// How far the making of a table is.
+#[derive(Debug, Default)]
+pub(crate) struct BuildBar(RefCell<Option<Progress>>);
+
+impl BuildProgress for BuildBar {
+    fn done(&self, path: &Path, len: u64, done: u64, whole: usize) {
+        self.0.borrow_mut().get_or_insert_with(|| Progress::new(path, len)).set(done, whole);
+    }
+
+    fn end(&self) {
+        if let Some(bar) = self.0.take() {
+            bar.finish();
+        }
     }
 }
 

@@ -10,10 +10,9 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::untrusted::escaped;
-
 use libloading::{Library, Symbol};
 use serde::{Deserialize, Serialize};
+use unwind_target::untrusted::escaped;
 
 /// The object that the build script compiled, where it could.
 const COMPILED: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/compiled.rs"));

@@ -3,11 +3,10 @@
 use std::fmt;
 
 use unwind_core::FramePc;
+use unwind_target::loaded::module::Modules;
+use unwind_target::{Method, Untrusted};
 
 use crate::commands::demo::chain::{Kind, TrueFrame};
-use crate::commands::stack::walk::Method;
-use crate::module::Modules;
-use crate::untrusted::Untrusted;
 
 /// A place in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]

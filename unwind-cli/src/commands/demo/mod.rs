@@ -12,16 +12,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use unwind_core::{FramePc, VirtAddr};
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::rows::stack_switches::SwitchNames;
+use unwind_target::stack::walk::{StackWalker, Ways};
+use unwind_target::target::{Look, Target};
+use unwind_target::{HoldLimit, Method};
 
+use crate::after_limit::AfterLimit;
 use crate::commands::demo::chain::Object;
 use crate::commands::demo::child::{ChildError, Message, ParkedThread};
 use crate::commands::demo::comparison::{Comparison, Place, Walk, WalkedFrame};
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::walk::{Method, StackWalker, Ways};
 use crate::failure::Failure;
-use crate::stack_switches::SwitchNames;
-use crate::target::pause::{AfterLimit, HoldLimit};
-use crate::target::{Look, Target};
 
 /// The methods in the order of their columns.
 const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
@@ -30,8 +31,7 @@ const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
 const MAX_FRAMES: u32 = 32;
 
 /// How long the child is held at most.
-const HOLD_LIMIT: HoldLimit =
-    HoldLimit { time: Duration::from_secs(30), then: AfterLimit::Continue };
+const HOLD_LIMIT: HoldLimit = AfterLimit::Continue.limit(Duration::from_secs(30));
 
 /// The demonstration, with what its tests and its own child need.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use crate::commands::demo::chain::{Kind, Object};
 use crate::commands::demo::comparison::{Comparison, Verdict, Walk};
-use crate::commands::stack::walk::Method;
 
 /// What stands in place of a frame that is not there.
 const NONE: &str = "-";
@@ -59,7 +58,7 @@ fn write_table(out: &mut impl Write, comparison: &Comparison) -> io::Result<()> 
     let verdicts = columns.iter().map(|column| (column.width(), column.verdict.as_str()));
     write_row(out, "", verdicts)?;
     for walk in comparison.failures() {
-        writeln!(out, "{} ended: {}", title(walk.method), walk.end)?;
+        writeln!(out, "{} ended: {}", walk.method.word(), walk.end)?;
     }
     Ok(())
 }
@@ -101,7 +100,7 @@ fn column(comparison: &Comparison, walk: &Walk) -> Column {
         Verdict::DiffersAt(frame) => format!("differs at #{frame}"),
         Verdict::Incomplete => "incomplete".into(),
     };
-    Column { title: title(walk.method), cells: cells.collect(), verdict }
+    Column { title: walk.method.word(), cells: cells.collect(), verdict }
 }
 
 fn truth_column(comparison: &Comparison) -> Column {
@@ -111,16 +110,6 @@ fn truth_column(comparison: &Comparison) -> Column {
     });
     let verdict = format!("{} frames", comparison.truth.len());
     Column { title: "truth", cells: cells.collect(), verdict }
-}
-
-const fn title(method: Method) -> &'static str {
-    match method {
-        Method::Auto => "auto",
-        Method::Sframe => "sframe",
-        Method::Cfi => "cfi",
-        Method::CfiSframe => "cfi-sframe",
-        Method::Fp => "fp",
-    }
 }
 
 fn write_verdict(out: &mut impl Write, comparisons: &[Comparison]) -> io::Result<()> {
@@ -136,7 +125,7 @@ fn write_verdict(out: &mut impl Write, comparisons: &[Comparison]) -> io::Result
                     out,
                     "{} does not apply to thread {}, whose functions keep data in rbp: it\n\
                      finds {} of {} callers.",
-                    title(walk.method),
+                    walk.method.word(),
                     comparison.thread,
                     comparison.callers_found(walk),
                     comparison.truth.len().saturating_sub(1)

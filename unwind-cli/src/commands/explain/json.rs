@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use unwind_core::StepError;
+use unwind_target::{Frame, StackEnd, Untrusted};
 
 use crate::commands::explain::registers::register_name;
 use crate::commands::explain::row_place::RowPlace;
@@ -12,9 +13,6 @@ use crate::commands::explain::text::{Explanation, place_of};
 use crate::commands::explain::text::{advice, gdb_says, row_text};
 use crate::commands::explain::walk::Step;
 use crate::commands::explain::watched::{Event, Source};
-use crate::commands::stack::frame_report::FrameReport;
-use crate::commands::stack::walk::StackEnd;
-use crate::untrusted::Untrusted;
 
 /// The version of the structure: it rises when a field changes its meaning or goes.
 pub(super) const SCHEMA: u32 = 1;
@@ -37,7 +35,7 @@ pub(super) struct ExplanationReport<'e> {
 #[derive(Serialize)]
 struct ExplainedFrame<'e> {
     #[serde(flatten)]
-    frame: &'e FrameReport,
+    frame: &'e Frame,
     registers: BTreeMap<String, Hex>,
     cfa: Option<Hex>,
     steps: Vec<StepReport<'e>>,
@@ -86,7 +84,7 @@ impl<'e> ExplanationReport<'e> {
         let frames = thread.frames.iter().zip(*steps);
         Self {
             schema: SCHEMA,
-            thread: thread.thread,
+            thread: thread.id,
             name: thread.name.as_ref(),
             arch: thread.arch,
             frames: frames.map(|(frame, step)| explanation.frame(frame, step)).collect(),
@@ -99,7 +97,7 @@ impl<'e> ExplanationReport<'e> {
 }
 
 impl Explanation<'_> {
-    fn frame<'e>(&self, frame: &'e FrameReport, step: &'e Step) -> ExplainedFrame<'e> {
+    fn frame<'e>(&self, frame: &'e Frame, step: &'e Step) -> ExplainedFrame<'e> {
         let known = step.registers.iter().zip(0_u16..);
         let registers = known.filter_map(|(value, number)| {
             Some((register_name(number, self.is_64), Hex((*value)?)))
@@ -112,7 +110,7 @@ impl Explanation<'_> {
         }
     }
 
-    fn step<'e>(&self, frame: &FrameReport, event: &'e Event) -> StepReport<'e> {
+    fn step<'e>(&self, frame: &Frame, event: &'e Event) -> StepReport<'e> {
         match event {
             Event::Lookup { source, addr, found } => {
                 let (by, at) = (word(*source), Hex(*addr));

@@ -13,11 +13,15 @@ mod watched;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Serialize;
+use unwind_target::rows::sframe_tables::TableWarnings;
+use unwind_target::rows::stack_switches::SwitchNames;
+use unwind_target::target::{Look, Target};
+use unwind_target::{DebugFiles, Method, Naming, Stacks, TargetError};
 
+use crate::after_limit::AfterLimit;
 use crate::coloured;
 use crate::commands::explain::json::ExplanationReport;
 use crate::commands::explain::recorded::RecordedFrame;
@@ -25,17 +29,11 @@ use crate::commands::explain::sample::{Sample, SampleName};
 use crate::commands::explain::text::Explanation;
 use crate::commands::explain::walk::{Walked, walk};
 use crate::commands::perf::reader::PerfReader;
-use crate::commands::stack::report::{Naming, Report};
-use crate::commands::stack::tables::TableWarnings;
 use crate::commands::stack::text::{write_heading, write_warnings};
-use crate::commands::stack::walk::Method;
-use crate::debug_files::{DebugDirectories, DebugFiles};
-use crate::demangle::Parameters;
+use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
-use crate::stack_switches::SwitchNames;
-use crate::target::error::TargetError;
-use crate::target::pause::{AfterLimit, HoldLimit};
-use crate::target::{Look, Target};
+use crate::notices;
+use crate::read_lines;
 
 /// Explain how the stack of one thread is walked, frame by frame.
 ///
@@ -154,16 +152,13 @@ const HOLD: Duration = Duration::from_secs(30);
 /// [`Failure`] if the target cannot be read or has no such thread, or the output not be
 /// written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let debug_files = args.debug_directories.files(args.sysroot.as_deref());
-    let debug_files = if args.debuginfod { debug_files.asking_servers()? } else { debug_files };
+    let sysroot = args.sysroot.as_deref();
+    let debug_files = args.debug_directories.files_and_servers(sysroot, args.debuginfod)?;
     if let Some(sample) = &args.sample {
         return explain_sample(args, &SampleName::parse(sample)?, debug_files);
     }
     let mut target = match (args.pid, &args.core) {
-        (Some(pid), _) => {
-            let limit = HoldLimit { time: HOLD, then: AfterLimit::Continue };
-            Target::of_process(pid, limit, Look::InPlace)?
-        }
+        (Some(pid), _) => Target::of_process(pid, AfterLimit::Continue.limit(HOLD), Look::InPlace)?,
         (None, Some(core)) => Target::of_core(core, args.exe.as_deref(), args.sysroot.as_deref())?,
         // The command line names one of them.
         (None, None) => return Ok(()),
@@ -266,17 +261,15 @@ fn explain(
     warnings.add(&target.modules);
     target.warnings.extend_from_slice(warnings.lines());
 
-    let is_64 = registers.code_mode() != Some(crate::target::registers::CodeMode::Ia32);
-    let naming = Naming {
-        debug_files: Rc::new(debug_files),
-        parameters: if args.short { Parameters::LeftOut } else { Parameters::Shown },
-        lines: !args.no_lines,
-    };
-    let mut report = Report::new(target, vec![stack], Method::Auto, &naming);
+    let is_64 = registers.code_mode() != Some(unwind_target::target::registers::CodeMode::Ia32);
+    let lines = (!args.no_lines).then(read_lines::reader);
+    let naming = Naming::new().debug_files(debug_files).lines(lines).notices(notices::all());
+    let naming = if args.short { naming.short() } else { naming };
+    let mut report = Stacks::new(target, vec![stack], Method::Auto, &naming);
     if let Some(note) = sample {
         for frame in report.threads.iter_mut().flat_map(|thread| &mut thread.frames) {
             note.sample.name_made_code(frame);
-            if let Some(path) = &frame.object
+            if let Some(path) = &frame.symbol.object
                 && note.sample.tells_of_file(frame)
             {
                 // It is told with what was recorded, and what to do.

@@ -5,13 +5,14 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use unwind_core::WordSize;
+use unwind_target::Untrusted;
+use unwind_target::loaded::loaded_file::LoadedImage;
+use unwind_target::loaded::module::Modules;
+use unwind_target::untrusted::escaped;
 
 use crate::commands::explain::row_place::{RowPlace, in_call_frames, in_sframe};
 use crate::commands::explain::sample::{Place, Sample};
 use crate::commands::explain::text::{label, row_text, write_row_place};
-use crate::loaded_file::LoadedImage;
-use crate::module::Modules;
-use crate::untrusted::{Untrusted, escaped};
 
 /// A frame of a sample.
 #[derive(Debug, Serialize)]

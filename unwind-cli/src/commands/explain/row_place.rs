@@ -9,12 +9,12 @@ use gimli::{
 use object::Endianness;
 use serde::Serialize;
 use sframe::Section;
+use unwind_target::elf::ElfFile;
+use unwind_target::elf::error::Part;
+use unwind_target::loaded::loaded_file::LoadedImage;
+use unwind_target::rows::call_frames::{FrameSection, FrameSections};
 
-use crate::call_frames::{FrameSection, FrameSections};
 use crate::commands::explain::registers::register_name;
-use crate::elf::ElfFile;
-use crate::elf::error::Part;
-use crate::loaded_file::LoadedImage;
 
 /// A row and where it is. Addresses are link-time ones, offsets are those in the section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

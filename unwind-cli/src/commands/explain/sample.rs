@@ -9,6 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use unwind_perf::record::{Attr, UserState};
+use unwind_target::loaded::module_error::ModuleError;
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::target::maps::{Access, Backing, MappedFile, Mapping};
+use unwind_target::target::registers::UserRegisters;
+use unwind_target::target::{Target, Thread};
+use unwind_target::{DebugFiles, Frame, Untrusted};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::CallStacks;
@@ -29,16 +35,8 @@ use crate::commands::perf::summary::report;
 use crate::commands::perf::walk::WalkedStack;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::reading::{told, unfinished};
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::frame_report::FrameReport;
-use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
-use crate::module_error::ModuleError;
 use crate::notices;
-use crate::target::maps::{Access, Backing, MappedFile, Mapping};
-use crate::target::registers::UserRegisters;
-use crate::target::{Target, Thread};
-use crate::untrusted::Untrusted;
 
 /// About how many bytes of records are held to sort and to merge.
 const MEMORY: usize = 1 << 30;
@@ -58,7 +56,7 @@ impl SampleName {
         let bytes = text.as_bytes();
         let at = memchr::memrchr(b'@', bytes);
         let parts = at.and_then(|at| Some((bytes.get(..at)?, bytes.get(at.checked_add(1)?..)?)));
-        let number = |digits: &[u8]| crate::untrusted::plain(digits)?.parse().ok();
+        let number = |digits: &[u8]| unwind_target::untrusted::plain(digits)?.parse().ok();
         let parts = parts.and_then(|(file, digits)| Some((file, number(digits)?)));
         match parts.filter(|&(file, number)| !file.is_empty() && number > 0) {
             Some((file, number)) => {
@@ -218,7 +216,7 @@ impl Sample {
         format!(
             "sample {} of {}: thread {} ({comm}) of process {}, at {seconds}.{rest:09} s",
             name.number,
-            crate::untrusted::escaped(&name.file),
+            unwind_target::untrusted::escaped(&name.file),
             held.task.tid,
             held.task.pid
         )
@@ -257,19 +255,19 @@ impl Sample {
     }
 
     /// Tells the user once that the file of a frame is not there, if that is so. Returns whether.
-    pub(super) fn tells_of_file(&self, frame: &FrameReport) -> bool {
+    pub(super) fn tells_of_file(&self, frame: &Frame) -> bool {
         let is_lost = |range: &Range| range.file.tell_if_missing();
-        frame.object_pc.is_none() && self.space.find(frame.lookup()).is_some_and(is_lost)
+        frame.symbol.object_pc.is_none() && self.space.find(frame.lookup()).is_some_and(is_lost)
     }
 
     /// Names a frame of code that is in no file, if a compiler has told of it.
-    pub(super) fn name_made_code(&self, frame: &mut FrameReport) {
-        if frame.function.is_some() || frame.object_pc.is_some() {
+    pub(super) fn name_made_code(&self, frame: &mut Frame) {
+        if frame.symbol.function.is_some() || frame.symbol.object_pc.is_some() {
             return;
         }
         if let Some((name, past)) = self.place(frame.lookup(), Mode::User).function {
-            frame.function = Some((*name).clone());
-            frame.function_offset = Some(past.saturating_add(u64::from(!frame.exact)));
+            frame.symbol.function = Some((*name).clone());
+            frame.symbol.function_offset = Some(past.saturating_add(u64::from(!frame.exact)));
         }
     }
 

@@ -4,22 +4,20 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use unwind_core::{BaseReg, CfaRule, Frame, RegRule, Row, StepError};
+use unwind_core::{BaseReg, CfaRule, Frame as WalkedFrame, RegRule, Row, StepError};
+use unwind_target::loaded::module::{Module, Modules};
+use unwind_target::untrusted::escaped;
+use unwind_target::{EndReason, Frame, StackEnd, ThreadStack};
 
 use crate::commands::explain::registers::register_name;
 use crate::commands::explain::row_place::{RowPlace, Signed, in_call_frames, in_sframe};
 use crate::commands::explain::walk::Step;
 use crate::commands::explain::watched::{Event, Source};
-use crate::commands::stack::frame_report::FrameReport;
-use crate::commands::stack::report::ThreadReport;
 use crate::commands::stack::text::write_frame;
-use crate::commands::stack::walk::{EndReason, StackEnd};
-use crate::module::{Module, Modules};
-use crate::untrusted::escaped;
 
 /// What is written about one stack.
 pub(super) struct Explanation<'t> {
-    pub(super) thread: &'t ThreadReport,
+    pub(super) thread: &'t ThreadStack,
     pub(super) steps: &'t [Step],
     pub(super) failure: Option<StepError>,
     pub(super) modules: &'t Modules,
@@ -46,9 +44,9 @@ impl Explanation<'_> {
     fn write_step(
         &self,
         out: &mut impl Write,
-        report: &FrameReport,
+        report: &Frame,
         step: &Step,
-        next: Option<Frame>,
+        next: Option<WalkedFrame>,
     ) -> io::Result<()> {
         let module = self.modules.find(report.lookup());
         self.write_registers(out, step)?;
@@ -120,7 +118,7 @@ pub(super) fn label(out: &mut impl Write, name: &str, what: impl Display) -> io:
     writeln!(out, "       {name:<10} {what}")
 }
 
-fn write_module(out: &mut impl Write, module: &Module, report: &FrameReport) -> io::Result<()> {
+fn write_module(out: &mut impl Write, module: &Module, report: &Frame) -> io::Result<()> {
     let path = escaped(&module.path);
     match module.image() {
         Ok(image) => {
@@ -300,7 +298,11 @@ fn write_read(
 }
 
 /// What a step has to keep, where it did.
-fn write_checks(out: &mut impl Write, frame: &Frame, next: Option<Frame>) -> io::Result<()> {
+fn write_checks(
+    out: &mut impl Write,
+    frame: &WalkedFrame,
+    next: Option<WalkedFrame>,
+) -> io::Result<()> {
     let (Some(cfa), Some(next)) = (frame.cfa, next) else { return Ok(()) };
     let pc = next.pc.addr();
     if let Some(grown) = cfa.checked_sub(frame.sp) {

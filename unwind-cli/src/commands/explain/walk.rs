@@ -5,6 +5,18 @@ use std::fmt::Display;
 use unwind_core::{
     Arch, DwarfReg, End, Frame, ReturnAddresses, RowSource, StepError, TableError, Walker,
 };
+use unwind_target::StackEnd;
+use unwind_target::rows::call_frame_source::CallFrameSource;
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::rows::program_start::ProgramStart;
+use unwind_target::rows::sframe_tables::SframeTables;
+use unwind_target::rows::stack_switches::SwitchNames;
+use unwind_target::rows::target_switches::TargetSwitches;
+use unwind_target::stack::walk::{
+    Code, Stack, address_width, ia32_arch, ia32_registers, x86_64_registers,
+};
+use unwind_target::target::Target;
+use unwind_target::target::registers::{CodeMode, UserRegisters};
 use unwind_x86::{
     Ia32, InstructionAnalysis, LinkageEntries, ProvenFrames, SignalTrampolines, StackSwitches,
     X86_64,
@@ -15,17 +27,6 @@ use crate::commands::explain::watched::{
     Event, Log, Source, Watched, WatchedCode, WatchedMemory, WatchedPushes, WatchedSwitches,
 };
 use crate::commands::perf::address_spaces::Space;
-use crate::commands::stack::call_frames::CallFrameSource;
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::tables::SframeTables;
-use crate::commands::stack::walk::{
-    Code, Stack, StackEnd, address_width, ia32_arch, ia32_registers, x86_64_registers,
-};
-use crate::program_start::ProgramStart;
-use crate::stack_switches::SwitchNames;
-use crate::target::Target;
-use crate::target::registers::{CodeMode, UserRegisters};
-use crate::target_switches::TargetSwitches;
 
 /// One frame, and how it was left.
 #[derive(Clone, Debug)]

@@ -3,11 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use unwind_target::loaded::module_error::ModuleError;
+use unwind_target::untrusted::escaped;
+use unwind_target::{ElfError, Untrusted};
+
 use crate::commands::guest::registers::MissingRegister;
-use crate::elf::error::ElfError;
 use crate::failure::Failure;
-use crate::module_error::ModuleError;
-use crate::untrusted::{Untrusted, escaped};
 
 /// Why a guest's stacks cannot be had.
 #[derive(Debug, thiserror::Error)]

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use memchr::memmem;
 use object::elf;
+use unwind_target::elf::ElfFile;
+use unwind_target::loaded::module::{Module, Modules, Opening};
+use unwind_target::loaded::module_error::ModuleError;
+use unwind_target::target::maps::{Backing, MappedFile, Mapping};
+use unwind_target::untrusted::{escaped, plain};
 
 use crate::commands::guest::error::GuestError;
-use crate::elf::ElfFile;
-use crate::module::{Module, Modules, Opening};
-use crate::module_error::ModuleError;
-use crate::target::maps::{Backing, MappedFile, Mapping};
-use crate::untrusted::{escaped, plain};
 
 /// A file, and where it is loaded if not where it was linked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use unwind_target::Frame;
+
 use crate::commands::guest::report::VcpuReport;
-use crate::commands::stack::frame_report::{FrameReport, file_name};
 
 /// Counted stacks.
 #[derive(Debug, Default)]
@@ -47,10 +48,11 @@ fn line(vcpu: &VcpuReport) -> String {
 }
 
 /// The function; without one the file and the place in it, or the address.
-fn push_name(line: &mut String, frame: &FrameReport) {
-    let name = match (&frame.function, &frame.object, frame.object_pc) {
+fn push_name(line: &mut String, frame: &Frame) {
+    let symbol = &frame.symbol;
+    let name = match (&symbol.function, symbol.object_name(), symbol.object_pc) {
         (Some(function), ..) => function.to_string(),
-        (_, Some(object), Some(pc)) => format!("{}+{pc:#x}", file_name(object)),
+        (_, Some(object), Some(pc)) => format!("{object}+{pc:#x}"),
         _ => format!("{:#x}", frame.pc),
     };
     // A semicolon ends a frame.
@@ -59,31 +61,22 @@ fn push_name(line: &mut String, frame: &FrameReport) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::commands::stack::frame_report::{FoundBy, Source};
-    use crate::commands::stack::walk::{EndReason, StackEnd};
-    use crate::untrusted::Untrusted;
+    use unwind_target::{StackEnd, Untrusted};
 
-    fn frame(pc: u64, function: Option<&str>, object: Option<&str>) -> FrameReport {
-        FrameReport {
-            pc,
-            sp: 0,
-            exact: false,
-            found_by: FoundBy::Fp,
-            after_failure: false,
-            after_gap: false,
-            fp_assumed: false,
-            object: object.map(Untrusted::from),
-            object_pc: object.map(|_| pc & 0xfff),
-            function: function.map(Untrusted::from),
-            mangled: None,
-            function_offset: None,
-            source: Source::default(),
-        }
+    use super::*;
+
+    fn frame(pc: u64, function: Option<&str>, object: Option<&str>) -> Frame {
+        let mut frame = Frame::default();
+        frame.pc = pc;
+        frame.symbol.object = object.map(Untrusted::from);
+        frame.symbol.object_pc = object.map(|_| pc & 0xfff);
+        frame.symbol.function = function.map(Untrusted::from);
+        frame
     }
 
-    fn vcpu(frames: Vec<FrameReport>, complete: bool) -> VcpuReport {
-        let end = StackEnd { complete, reason: EndReason::NoRow, text: String::new() };
+    fn vcpu(frames: Vec<Frame>, complete: bool) -> VcpuReport {
+        let mut end = StackEnd::not_walkable(String::new());
+        end.complete = complete;
         let (arch, paging) = (Some("x86-64"), "4-level");
         VcpuReport { vcpu: 0, arch, privilege: "user", halted: false, paging, frames, end }
     }

@@ -18,6 +18,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use unwind_target::counted::counted;
+use unwind_target::rows::frame_pointers::FramePointerRows;
 
 use crate::coloured;
 use crate::commands::guest::files::{GuestFiles, SymbolFile};
@@ -29,9 +31,7 @@ use crate::commands::guest::registers::VcpuRegisters;
 use crate::commands::guest::report::{GuestReport, VcpuReport};
 use crate::commands::guest::walk::GuestWalker;
 use crate::commands::stack::error::Incomplete;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::text::row_counts;
-use crate::counted::counted;
 use crate::failure::Failure;
 
 use crate::commands::guest::error::GuestError;

@@ -10,11 +10,11 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use unwind_target::Untrusted;
 
 use crate::commands::guest::error::GuestError;
 use crate::commands::guest::ram::MemoryMap;
 use crate::commands::guest::registers::VcpuRegisters;
-use crate::untrusted::Untrusted;
 
 /// How long an answer may take, with all events before it.
 const PATIENCE: Duration = Duration::from_secs(10);

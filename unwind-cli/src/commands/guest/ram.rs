@@ -8,11 +8,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use unwind_core::ReadError;
+use unwind_target::InputError;
 use unwind_x86::paging::{PhysAddr, PhysicalMemory};
 
 use crate::commands::guest::error::GuestError;
 use crate::failure::Failure;
-use crate::input_error::InputError;
 
 /// Where guest physical addresses are in the file of the guest's memory.
 ///

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::str::SplitWhitespace;
 
+use unwind_target::stack::walk::low_half;
+use unwind_target::target::registers::UserRegisters;
 use unwind_x86::paging::ControlRegisters;
-
-use crate::commands::stack::walk::low_half;
-use crate::target::registers::UserRegisters;
 
 /// What a vCPU is about to execute, and how its memory is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use serde::Serialize;
-use unwind_core::Frame;
+use unwind_core::Frame as WalkedFrame;
+use unwind_target::{Frame, StackEnd};
 use unwind_x86::paging::{AddressSpace, PagingMode};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::registers::{Mode, VcpuRegisters};
-use crate::commands::stack::frame_report::FrameReport;
 use crate::commands::stack::text::write_frames;
-use crate::commands::stack::walk::StackEnd;
 
 /// Everything that one look at a guest found out.
 #[derive(Debug, Serialize)]
@@ -37,7 +36,7 @@ pub(crate) struct VcpuReport {
     /// `none`, `2-level`, `pae`, `4-level` or `5-level`.
     pub(crate) paging: &'static str,
     /// Innermost first.
-    pub(crate) frames: Vec<FrameReport>,
+    pub(crate) frames: Vec<Frame>,
     pub(crate) end: StackEnd,
 }
 
@@ -80,13 +79,13 @@ impl VcpuReport {
     pub(crate) fn new(
         vcpu: u64,
         registers: &VcpuRegisters,
-        (frames, end): (Vec<Frame>, StackEnd),
+        (frames, end): (Vec<WalkedFrame>, StackEnd),
         files: &GuestFiles,
         troubles: &mut BTreeSet<String>,
     ) -> Self {
         let is_wide = registers.mode == Mode::Long;
         let named = frames.iter().map(|frame| {
-            let (report, trouble) = FrameReport::new(frame, |addr| files.find(is_wide, addr));
+            let (report, trouble) = Frame::new(frame, |addr| files.find(is_wide, addr));
             troubles.extend(trouble);
             report
         });

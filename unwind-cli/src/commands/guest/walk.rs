@@ -5,16 +5,17 @@ use std::fmt;
 use unwind_core::{
     Arch, CacheStats, Frame, ReturnAddresses, RowCache, RowSource, RowStore, VirtAddr, Walker,
 };
+use unwind_target::StackEnd;
+use unwind_target::rows::call_frame_source::CallFrameSource;
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::rows::sframe_tables::{SframeTables, TableWarnings};
+use unwind_target::stack::walk::{ROWS, ia32_registers, x86_64_registers};
 use unwind_x86::paging::{AddressSpace, PagedMemory, PagingMode};
 use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, UnrecordedPushes, X86_64};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::{Mode, VcpuRegisters};
-use crate::commands::stack::call_frames::CallFrameSource;
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::tables::{SframeTables, TableWarnings};
-use crate::commands::stack::walk::{ROWS, StackEnd, ia32_registers, x86_64_registers};
 
 /// How many pages are remembered while one stack is walked: more than the
 /// usual stack has.

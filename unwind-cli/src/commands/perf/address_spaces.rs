@@ -5,15 +5,16 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
+use unwind_target::Untrusted;
+use unwind_target::jit::jit_dump::JitDump;
+use unwind_target::jit::jit_maps::{MAX_PARENTS, Maker};
+use unwind_target::target::processes::Processes;
 
 use crate::commands::perf::files::{RecordedFile, RecordedFiles};
 use crate::commands::perf::held::{Held, Meaning};
-use crate::commands::perf::jit_dump::JitDump;
-use crate::commands::perf::jit_maps::{MAX_PARENTS, Maker};
 use crate::commands::perf::moved_text::{MovedText, MovedTexts};
-use crate::commands::perf::processes::Processes;
 use crate::commands::perf::ranges::{Range, Ranges};
-use crate::untrusted::Untrusted;
+use crate::notices;
 
 /// The process that mappings of the kernel itself are said to be of.
 const KERNEL: u32 = u32::MAX;
@@ -160,7 +161,8 @@ impl Spaces {
     fn find_dump(&mut self, mapping: &Mapping<'_>) {
         let process = mapping.task.pid;
         if !self.jit_dumps.contains_key(&process)
-            && let Some(dump) = JitDump::open(mapping.name, process, self.files.processes())
+            && let Some(dump) =
+                JitDump::open(mapping.name, process, self.files.processes(), &notices::all())
         {
             self.jit_dumps.insert(process, (Untrusted::from(mapping.name), dump));
         }

@@ -2,13 +2,14 @@
 
 use std::io;
 
+use unwind_target::Untrusted;
+use unwind_target::counted::counted;
+
 use crate::commands::perf::events::{Event, Events};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::shown::{Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
 use crate::commands::record::engine::OFF_CPU;
-use crate::counted::counted;
-use crate::untrusted::Untrusted;
 
 /// The event that was asked for is not there.
 #[derive(Debug, thiserror::Error)]

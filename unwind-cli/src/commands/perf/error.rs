@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use unwind_perf::record;
+use unwind_target::counted::counted;
+use unwind_target::untrusted::escaped;
 
-use crate::counted::counted;
 use crate::failure::{Failure, exit_code_of};
-use crate::untrusted::escaped;
 
 /// Why a `perf.data` could not be read whole, or its merge not be written.
 ///

@@ -6,10 +6,10 @@ use unwind_perf::record::{
     self, Attr, AttrFlags, BranchSampleType, DeferredLayout, Endian, EventFormat, IdPlace, Record,
     SampleType,
 };
+use unwind_target::Untrusted;
 
 use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::event_name;
-use crate::untrusted::Untrusted;
 
 /// More events than a recording has.
 const MAX_EVENTS: usize = 1 << 14;

@@ -11,27 +11,26 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, WordSize};
 use unwind_perf::record::{MappedId, Mapping};
+use unwind_target::elf::ElfFile;
+use unwind_target::elf::error::Part;
+use unwind_target::elf::sframe_section::SframeSection;
+use unwind_target::files::build_id_cache;
+use unwind_target::files::mapped_file::{Holder, Proof, Search, copy_vdso};
+use unwind_target::jit::jit_code::JitCode;
+use unwind_target::loaded::module_error::ModuleError;
+use unwind_target::rows::call_frame_rows::CallFrameRows;
+use unwind_target::rows::indexed_frames::{NoRowError, row_in_frame};
+use unwind_target::rows::linkage::{LinkageEntry, LinkageTables};
+use unwind_target::rows::stack_switches::{FileSwitches, SwitchNames};
+use unwind_target::symbols::{Alias, NAME_LIMIT, Rank, Symbols, read_whole_name};
+use unwind_target::target::maps::{self, Backing, FileId as FileNumber, is_name_of_memory};
+use unwind_target::target::memory::ProcessMemory;
+use unwind_target::target::processes::Processes;
+use unwind_target::{DebugFiles, ElfError, Untrusted};
 
-use crate::build_id_cache;
-use crate::call_frame_rows::CallFrameRows;
-use crate::commands::perf::jit_code::JitCode;
 use crate::commands::perf::origin::{Moment, Origin};
-use crate::commands::perf::processes::Processes;
 use crate::commands::perf::text_proof::TextProof;
-use crate::debug_files::DebugFiles;
-use crate::elf::ElfFile;
-use crate::elf::error::{ElfError, Part};
-use crate::elf::sframe_section::SframeSection;
-use crate::indexed_frames::{NoRowError, row_in_frame};
-use crate::linkage::{LinkageEntry, LinkageTables};
-use crate::mapped_file::{Holder, Proof, Search, copy_vdso};
-use crate::module_error::ModuleError;
 use crate::notices;
-use crate::stack_switches::{FileSwitches, SwitchNames};
-use crate::symbols::{Alias, NAME_LIMIT, Rank, Symbols, read_whole_name};
-use crate::target::maps::{self, Backing, FileId as FileNumber, is_name_of_memory};
-use crate::target::memory::ProcessMemory;
-use crate::untrusted::Untrusted;
 
 /// The most names of a function that are looked at.
 const MAX_ALIASES: usize = 64;

@@ -1,8 +1,7 @@
 //! The start of a `perf.data`: its form, byte order, and where its parts are.
 
 use unwind_perf::record::Endian;
-
-use crate::untrusted::Untrusted;
+use unwind_target::Untrusted;
 
 /// A part of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,8 @@ use std::path::Path;
 use serde::Serialize;
 use unwind_perf::merge::{MergeCounts, Unmatched};
 use unwind_perf::record::{Context, Entry};
+use unwind_target::Escaped;
+use unwind_target::untrusted::escaped;
 
 use crate::commands::perf::allowance::Allowance;
 use crate::commands::perf::call_stacks::FrameSource;
@@ -14,7 +16,6 @@ use crate::commands::perf::events::Events;
 use crate::commands::perf::pipeline::Summary;
 use crate::commands::perf::shown::{ChainEnd, Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
-use crate::untrusted::{Escaped, escaped};
 
 /// The version of the structure: it rises when a field changes its meaning or
 /// goes.

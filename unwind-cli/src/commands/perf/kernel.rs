@@ -4,12 +4,13 @@ use std::fs;
 use std::io::Read as _;
 
 use object::Endianness;
+use unwind_target::Untrusted;
+use unwind_target::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
+use unwind_target::files::build_id_cache;
+use unwind_target::symbols::Rank;
+use unwind_target::untrusted::{escaped, plain};
 
-use crate::build_id_cache;
-use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
 use crate::notices;
-use crate::symbols::Rank;
-use crate::untrusted::{Untrusted, escaped, plain};
 
 /// The kernel that samples are of.
 #[derive(Clone, Debug)]

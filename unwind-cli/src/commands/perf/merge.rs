@@ -5,6 +5,9 @@ use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::thread::scope;
 
+use unwind_target::files::same_file::is_same_file;
+use unwind_target::rows::frame_pointers::FramePointerRows;
+
 use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::PerfError;
@@ -20,10 +23,8 @@ use crate::commands::perf::pipeline::{self, Options, Summary};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::walks::WalkSetup;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
 use crate::output_file::write_file;
-use crate::same_file::is_same_file;
 
 /// Write a perf.data file whose call chains are whole.
 ///

@@ -11,7 +11,6 @@ mod branches;
 pub(crate) mod build_ids;
 pub(crate) mod call_stacks;
 pub(crate) mod chosen_event;
-mod compiler_file;
 mod decompress;
 pub(crate) mod error;
 pub(crate) mod event_desc;
@@ -24,10 +23,6 @@ pub(crate) mod generated_code;
 pub(crate) mod header;
 pub(crate) mod held;
 mod input;
-mod jit_code;
-pub(crate) mod jit_dump;
-pub(crate) mod jit_map;
-pub(crate) mod jit_maps;
 mod json;
 pub(crate) mod kernel;
 mod merge;
@@ -39,7 +34,6 @@ pub(crate) mod pipeline;
 mod pmu_caps;
 pub(crate) mod printed;
 pub(crate) mod probed_returns;
-pub(crate) mod processes;
 pub(crate) mod ranges;
 pub(crate) mod reader;
 mod record_bytes;
@@ -68,7 +62,5 @@ pub(crate) fn records_len(bytes: &[u8]) -> usize {
     len
 }
 
-pub(crate) use jit_dump::jit_functions;
-pub(crate) use jit_map::functions_of as functions_of_jit_map;
 pub(crate) use merge::{MergeArgs, merged_len, run as run_merge};
 pub(crate) use script::{ScriptArgs, printed_len, run as run_script};

@@ -6,14 +6,14 @@
 use std::ops;
 
 use unwind_perf::record::{Mapping, SampleId, Task};
+use unwind_target::elf::ElfFile;
+use unwind_target::loaded::remapped_text::{MappedAt, Piece, pieces, same_pieces};
+use unwind_target::target::memory::ProcessMemory;
+use unwind_target::target::processes::Processes;
 
-use crate::commands::perf::processes::Processes;
 use crate::commands::perf::ranges::{Range, Ranges};
 use crate::commands::perf::text_proof::TextProof;
-use crate::elf::ElfFile;
 use crate::notices;
-use crate::remapped_text::{MappedAt, Piece, pieces, same_pieces};
-use crate::target::memory::ProcessMemory;
 
 /// How often memory that does not have the bytes of the file yet is looked at again, and after how
 /// many nanoseconds first: it is mapped before the code is copied to it.

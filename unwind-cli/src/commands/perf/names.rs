@@ -7,18 +7,19 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use unwind_perf::record::{Context, Misc};
+use unwind_target::Untrusted;
+use unwind_target::demangle::{Parameters, demangle_with};
+use unwind_target::jit::jit_maps::JitMaps;
+use unwind_target::rows::linkage::Callee;
+use unwind_target::symbols::{Alias, Rank};
+use unwind_target::untrusted::plain;
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFile;
-use crate::commands::perf::jit_maps::JitMaps;
 use crate::commands::perf::kernel::{KernelSymbols, KernelText, SampledKernel};
 use crate::commands::perf::ranges::Range;
-use crate::demangle::{Parameters, demangle_with};
-use crate::linkage::Callee;
 use crate::notices;
-use crate::symbols::{Alias, Rank};
-use crate::untrusted::{Untrusted, plain};
 
 /// How many names are kept, so that they need not be read and unfolded again.
 const MAX_KEPT: usize = 1 << 14;
@@ -106,7 +107,7 @@ impl Names {
         Self {
             kept: HashMap::new(),
             files: HashMap::new(),
-            jit_maps: JitMaps::default(),
+            jit_maps: JitMaps::new(notices::all()),
             kernel: OnceLock::new(),
             sampled,
             version,

@@ -7,14 +7,14 @@ use nix::unistd::{SysconfVar, sysconf};
 use rustix::time::ClockId;
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, Endian};
+use unwind_target::Untrusted;
+use unwind_target::clock::nanoseconds;
+use unwind_target::target::processes::Processes;
 
-use crate::clock::nanoseconds;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::header::{Feature, text_of_section};
 use crate::commands::perf::kernel::{RecordedKernel, SampledKernel};
-use crate::commands::perf::processes::Processes;
 use crate::commands::perf::reader::PerfReader;
-use crate::untrusted::Untrusted;
 
 /// What a recording says of its origin. Recordings in pipe form say nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use unwind_perf::merge::{
     CookiesByTime, MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Timestamped,
 };
 use unwind_perf::record::{DeferredLayout, RecordType, UserPart};
+use unwind_target::rows::frame_pointers::FramePointerRows;
 
 use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::events::Events;
 use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::tool_record;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 
 /// What receives records and samples.
 pub(crate) trait Sink {

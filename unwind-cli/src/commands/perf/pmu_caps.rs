@@ -1,8 +1,7 @@
 //! The feature section with what the PMU can do.
 
 use unwind_perf::record::Endian;
-
-use crate::untrusted::plain;
+use unwind_target::untrusted::plain;
 
 /// Returns how many entries the CPU's branch record has, by a section that says so.
 ///

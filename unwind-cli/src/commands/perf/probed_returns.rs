@@ -1,9 +1,9 @@
 //! Where functions that a uretprobe watches return to, by the kernel's own chain.
 
 use unwind_perf::record::{Callchain, Context, Entry, UserState};
+use unwind_target::target::return_probes::MAPPING;
 
 use crate::commands::perf::address_spaces::Space;
-use crate::return_probes::MAPPING;
 
 /// The return addresses of a stack that uretprobes have displaced, as far as they are known.
 #[derive(Debug, Default)]

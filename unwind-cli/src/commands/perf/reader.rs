@@ -8,6 +8,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use unwind_perf::record::{Attr, Endian, Record, RecordHeader, RecordType};
+use unwind_target::Untrusted;
 
 use crate::commands::perf::decompress::Decompressor;
 use crate::commands::perf::error::{Fault, PerfError};
@@ -20,7 +21,6 @@ use crate::commands::perf::record_bytes::RecordBytes;
 use crate::commands::perf::stream::StreamReader;
 use crate::commands::perf::tool_record;
 use crate::progress::Progress;
-use crate::untrusted::Untrusted;
 
 /// Standard input by name.
 const STDIN: &str = "/dev/stdin";

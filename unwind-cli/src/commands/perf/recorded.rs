@@ -6,16 +6,16 @@ use unwind_core::{
     Arch, FrameContext, KeyedRange, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row,
     RowKey, RowKeys, RowSource, SliceMemory, VirtAddr, WordSize,
 };
+use unwind_target::elf::error::Part;
+use unwind_target::rows::program_start::EntryPoints;
+use unwind_target::rows::sframe_tables::with_mark;
+use unwind_target::target::processes::Processes;
 use unwind_x86::{Ia32, Ia32Regs, SwitchingFunction, SwitchingFunctions, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::probed_returns::{ProbedReturns, is_probes};
-use crate::commands::perf::processes::Processes;
 use crate::commands::perf::ranges::Range;
 use crate::commands::perf::running_code::RunningCode;
-use crate::commands::stack::tables::with_mark;
-use crate::elf::error::Part;
-use crate::program_start::EntryPoints;
 
 /// The tables of the mapped files: their `.sframe`, else their call frame information.
 pub(crate) struct RecordedTables<'s> {

@@ -6,11 +6,11 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use unwind_core::{Arch, FrameContext, FramePc, Memory, ReadError, Row, RowSource, VirtAddr};
+use unwind_target::target::memory::{ProcessMemory, read_by_pieces};
 use unwind_x86::{FrameProof, ProvenFrames};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::generated_code::ToldBounds;
-use crate::target::memory::{ProcessMemory, read_by_pieces};
 
 const PAGE: usize = 4096;
 

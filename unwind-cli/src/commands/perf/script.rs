@@ -4,6 +4,9 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use unwind_target::Untrusted;
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::untrusted::escaped;
 
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::chosen_event::{ChosenEvent, NoEvent};
@@ -19,11 +22,9 @@ use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::text::{Style, TextPrinter};
 use crate::commands::report::reading::{told, unfinished};
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::debug_files::DebugDirectories;
+use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
 use crate::notices;
-use crate::untrusted::{Untrusted, escaped};
 
 /// Print the samples of a perf.data file, their call chains made whole.
 ///

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use unwind_perf::merge::{Outcome, Unmatched, whole_chain};
 use unwind_perf::record::{Context, Entry, Misc, Task, UserPart};
+use unwind_target::Untrusted;
 
 use crate::commands::perf::address_spaces::{Space, Spaces};
 use crate::commands::perf::call_stacks::{CallStack, CallStacks, FrameSource, with_calls};
@@ -19,7 +20,6 @@ use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::threads::Threads;
 use crate::commands::perf::walk::WalkedStack;
 use crate::commands::perf::walks::{Job, Walks};
-use crate::untrusted::Untrusted;
 
 /// A sample, or a recorded stack that stands for itself.
 #[derive(Clone, Debug)]

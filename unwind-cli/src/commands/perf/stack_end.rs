@@ -4,10 +4,10 @@ use std::fmt;
 
 use unwind_core::{End, StepError, TableError, WordSize};
 use unwind_perf::record::{UserAbi, UserState};
+use unwind_target::counted::counted;
+use unwind_target::rows::stack_switches::is_lost;
 
 use crate::commands::perf::address_spaces::Space;
-use crate::counted::counted;
-use crate::stack_switches::is_lost;
 
 /// The end of a stack that is deeper than its copy.
 pub(crate) const STACK_COPY_TOO_SHORT: &str = "stack-copy-too-short";

@@ -3,12 +3,13 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use unwind_target::counted::counted;
+use unwind_target::untrusted::escaped;
+
 use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::pipeline::Summary;
 use crate::commands::stack::text::row_counts;
-use crate::counted::counted;
 use crate::failure::Failure;
-use crate::untrusted::escaped;
 
 /// How much may be held.
 #[derive(Clone, Copy, Debug, clap::Args)]

@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 
 use unwind_perf::record::{BranchEntry, Task};
+use unwind_target::Untrusted;
+use unwind_target::counted::counted;
 
 use crate::commands::perf::allowance::Allowance;
 use crate::commands::perf::branches::FlagsText;
@@ -12,8 +14,6 @@ use crate::commands::perf::fields::{Fields, Layout};
 use crate::commands::perf::names::{Mode, Names, Place};
 use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
-use crate::counted::counted;
-use crate::untrusted::Untrusted;
 
 /// How samples are written.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use unwind_perf::record::{Comm, Lifecycle, RecordType, Task};
+use unwind_target::Untrusted;
 
 use crate::commands::perf::held::Held;
-use crate::untrusted::Untrusted;
 
 /// Names are kept for this many threads: a kernel has no more ids.
 const MAX_THREADS: usize = 1 << 22;

@@ -7,6 +7,10 @@ use unwind_core::{
     TableError, Trace, Walker,
 };
 use unwind_perf::record::{Callchain, UserAbi, UserState};
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::rows::program_start::ProgramStart;
+use unwind_target::stack::walk::{ia32_arch, ia32_registers, low_half, x86_64_registers};
+use unwind_target::target::registers::UserRegisters;
 use unwind_x86::{
     Ia32, InstructionAnalysis, LinkageEntries, SignalTrampolines, StackSwitches, UnrecordedPushes,
     X86_64,
@@ -21,10 +25,6 @@ use crate::commands::perf::recorded::{
 };
 use crate::commands::perf::running_code::{KnownProofs, ProvenRows, RunningCode};
 use crate::commands::perf::stack_end::{STACK_COPY_TOO_SHORT, why_ended};
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::walk::{ia32_arch, ia32_registers, low_half, x86_64_registers};
-use crate::program_start::ProgramStart;
-use crate::target::registers::UserRegisters;
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
 const MAX_FRAMES: u32 = 8192;

@@ -7,6 +7,7 @@ use std::thread::{Scope, available_parallelism};
 
 use unwind_core::CacheStats;
 use unwind_perf::record::{Attr, UserState};
+use unwind_target::rows::frame_pointers::FramePointerRows;
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::held::Held;
@@ -14,7 +15,6 @@ use crate::commands::perf::stream::Backlog;
 use crate::commands::perf::walk::{SampleWalker, WalkedStack, sum};
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::shown::WalkedCopy;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 
 /// How many items wait at most for each thread: enough that none is idle while one walk
 /// takes long, few enough that they take little memory.

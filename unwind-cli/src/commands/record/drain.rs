@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::process::setpriority_process;
 use rustix::time::ClockId;
 use unwind_perf::record::{Attr, Endian, Record, RecordType};
+use unwind_target::clock::nanoseconds;
 
-use crate::clock::nanoseconds;
 use crate::commands::perf::stream::StreamWriter;
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drained::{Drained, OfEvent, SoFar};

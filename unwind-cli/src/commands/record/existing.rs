@@ -8,11 +8,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use unwind_perf::record::{
     Comm, Encode, Endian, EventFormat, MappedId, Mapping, Misc, SampleId, Task,
 };
-
-use crate::mapped_file::ProcessFiles;
-use crate::target::maps::{self, Backing, FileId, MappedFile};
-use crate::target::remapped_text;
-use crate::untrusted::plain;
+use unwind_target::files::mapped_file::ProcessFiles;
+use unwind_target::target::maps::{self, Backing, FileId, MappedFile};
+use unwind_target::target::remapped_text;
+use unwind_target::untrusted::plain;
 
 /// The longest build id that a record has room for.
 const MAX_ID: usize = 20;
@@ -43,7 +42,7 @@ impl Existing<'_> {
         let mappings = maps::parse(&text);
         let files = ProcessFiles::of(process);
         for mapped in mappings.iter().filter(|mapped| mapped.executable) {
-            let name = match &mapped.backing {
+            let name: &[u8] = match &mapped.backing {
                 Backing::File(file) => file.path.as_os_str().as_bytes(),
                 Backing::Vdso => b"[vdso]",
                 Backing::Anonymous => b"//anon",

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use chrono::{DateTime, NaiveDateTime, Utc};
-
-use crate::untrusted::plain;
+use unwind_target::untrusted::plain;
 
 /// What stands after the name of a file that is one of many: when it was begun, by the time of
 /// Greenwich. Names are in the order of times.

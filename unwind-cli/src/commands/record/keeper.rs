@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::build_id_cache::{Keeping, KeepingError, Origin};
+use unwind_target::files::build_id_cache::{Keeping, KeepingError, Origin};
+
 use crate::commands::perf::files::{RecordedFile, RecordedFiles};
 use crate::commands::perf::kernel::running_build_id;
 use crate::notices;

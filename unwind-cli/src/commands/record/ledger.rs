@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
+use unwind_target::counted::counted;
 
 use crate::commands::perf::tally::Tally;
 use crate::commands::record::drained::{Drained, OfEvent};
 use crate::commands::record::engine::CpuTime;
 use crate::commands::record::off_cpu::OffCpu;
 use crate::commands::record::told::{Throttled, Told};
-use crate::counted::counted;
 
 /// The version of the structure: it rises when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;

@@ -35,6 +35,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
+use unwind_target::counted::counted;
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::untrusted::escaped;
 
 use crate::caller_signals::CallerSignals;
 use crate::commands::perf::error::RecordingError;
@@ -60,12 +63,9 @@ use crate::commands::report::grouping::By;
 use crate::commands::report::otlp;
 use crate::commands::report::reading::Reading;
 use crate::commands::report::time_line::Detail;
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::counted::counted;
 use crate::failure::{Failure, exit_code_of};
 use crate::notices;
 use crate::progress::Elapsed;
-use crate::untrusted::escaped;
 
 /// Record where programs spend their time.
 ///

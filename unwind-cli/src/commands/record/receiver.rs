@@ -9,10 +9,9 @@ use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
 use prost::Message as _;
+use unwind_target::untrusted::escaped;
 use ureq::Agent;
 use ureq::http::Uri;
-
-use crate::untrusted::escaped;
 
 /// The path if the address has none, by the protocol.
 const PATH: &str = "/v1development/profiles";

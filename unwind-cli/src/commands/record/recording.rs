@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use unwind_perf::merge::Outcome;
 use unwind_perf::record::{Endian, RecordType};
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::untrusted::escaped;
 
 use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::build_ids;
@@ -37,8 +39,6 @@ use crate::commands::record::off_cpu::{OffCpu, Waits};
 use crate::commands::record::record_file::{RecordFile, Sections};
 use crate::commands::record::stream::read_start;
 use crate::commands::record::told::Told;
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::untrusted::escaped;
 
 /// What the ledger's section holds, as JSON.
 #[derive(Debug, Serialize, Deserialize)]

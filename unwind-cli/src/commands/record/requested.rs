@@ -6,8 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use unwind_perf::record::AttrFlags;
-
-use crate::untrusted::{escaped, plain};
+use unwind_target::untrusted::{escaped, plain};
 
 /// More events than a recording can have.
 pub(crate) const MOST: usize = 16;

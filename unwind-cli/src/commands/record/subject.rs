@@ -11,13 +11,13 @@ use std::process::{Child, Command};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::User;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use unwind_target::target::status::Status;
+use unwind_target::untrusted::{escaped, plain};
 
 use crate::caller_signals::CallerSignals;
 use crate::commands::record::existing::{all_processes, threads_of};
 use crate::failure::{Failure, exit_code_of};
 use crate::held_child::HeldChild;
-use crate::target::status::Status;
-use crate::untrusted::{escaped, plain};
 
 /// Processes, or all.
 #[derive(Clone, Debug)]

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use unwind_target::Untrusted;
+
 use crate::commands::perf::chosen_event::{is_asked, name};
 use crate::commands::perf::events::{Event, Events};
 use crate::commands::perf::found_frames::FoundFrames;
@@ -11,7 +13,6 @@ use crate::commands::perf::names::Names;
 use crate::commands::perf::shown::{Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
 use crate::commands::report::collector::{Collector, Marks};
-use crate::untrusted::Untrusted;
 
 /// How many events are put together each by itself, if none was asked for.
 const MOST: usize = 32;

@@ -4,11 +4,12 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
+use unwind_target::counted::counted;
+
 use crate::commands::report::chance::{Counts, LogFactorials, float};
 use crate::commands::report::profile::{Frame, FrameKind, Total};
 use crate::commands::report::side::Side;
 use crate::commands::report::spread::{Differences, Spread, sums};
-use crate::counted::counted;
 
 /// How probable it may be that any function is above the bound if there is no difference.
 pub(crate) const CHANCE: f64 = 0.01;

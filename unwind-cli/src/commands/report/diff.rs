@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use inferno::differential;
+use unwind_target::counted::counted;
 
 use crate::commands::report::comparison::{Change, Compared, Comparison};
 use crate::commands::report::format::Format;
@@ -11,7 +12,6 @@ use crate::commands::report::html::difference;
 use crate::commands::report::profile::FrameKind;
 use crate::commands::report::side::Side;
 use crate::commands::report::{flame_graph, folded};
-use crate::counted::counted;
 
 /// Writes the difference: as a table of at most `top` functions, as stacks with both counts or
 /// as a picture, both in about `room` bytes, or as a page.
@@ -107,12 +107,13 @@ fn write_row(
 
 #[cfg(test)]
 mod tests {
+    use unwind_target::Untrusted;
+
     use super::*;
     use crate::commands::record::ledger::Ledger;
     use crate::commands::report::chance::{Counts, LogFactorials};
     use crate::commands::report::found_by::FoundBy;
     use crate::commands::report::profile::{Frame, Profile};
-    use crate::untrusted::Untrusted;
 
     /// Functions with as many samples in each as is told, called by `main`.
     fn profile(samples: &[u64]) -> Profile {

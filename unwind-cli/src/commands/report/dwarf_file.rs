@@ -1,9 +1,9 @@
 //! The file that has the DWARF of a recorded one: that file itself, or what was stripped off it.
 
+use unwind_target::elf::ElfFile;
+use unwind_target::{DebugFiles, lines};
+
 use crate::commands::perf::files::RecordedFile;
-use crate::debug_files::DebugFiles;
-use crate::elf::ElfFile;
-use crate::lines;
 
 /// Where the DWARF of a file is.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use unwind_target::Untrusted;
+
 use crate::commands::report::found_by::{FoundBy, Shares};
 use crate::commands::report::profile::{Frame, Profile};
-use crate::untrusted::Untrusted;
 
 /// A profile made of another one, and what has become of the places in that.
 #[derive(Debug)]

@@ -284,11 +284,12 @@ fn frames(profile: &mut Profile, stacks: &Stacks) -> Vec<Frame> {
 
 #[cfg(test)]
 mod tests {
+    use unwind_target::Untrusted;
+
     use super::*;
     use crate::commands::report::labels::Labels;
     use crate::commands::report::source_lines::SourceLines;
     use crate::commands::report::time_line::{Detail, Timed};
-    use crate::untrusted::Untrusted;
 
     #[test]
     fn d15_a_profile_for_firefox_has_each_sample_once() {

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use clap::ValueEnum;
 use unwind_perf::record::{RecordType, SampleType};
+use unwind_target::Untrusted;
 
 use crate::commands::perf::held::Held;
 use crate::commands::perf::shown::Shown;
 use crate::commands::report::profile::Frame;
-use crate::untrusted::Untrusted;
 
 /// By what stacks are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

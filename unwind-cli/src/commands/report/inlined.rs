@@ -6,14 +6,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use unwind_target::counted::counted;
+use unwind_target::lines::MOST_ADDRS;
+use unwind_target::{DebugFiles, Untrusted};
+
 use crate::commands::perf::files::RecordedFile;
 use crate::commands::perf::names::function_name;
 use crate::commands::report::dwarf_file::DwarfFile;
 use crate::commands::report::profile::{Frame, Profile};
-use crate::counted::counted;
-use crate::debug_files::DebugFiles;
-use crate::lines::{self, MOST_ADDRS};
-use crate::untrusted::Untrusted;
+use crate::read_lines;
 
 /// How many addresses are looked up, and how long the look at more of them is begun.
 const MAX_ADDRS: usize = 1 << 17;
@@ -135,7 +136,7 @@ impl FileFrames {
             return 0;
         };
         let addrs: Vec<u64> = part.iter().map(|&(addr, _)| addr).collect();
-        let (places, error) = lines::find(elf, &addrs);
+        let (places, error) = read_lines::reader().find(elf, &addrs);
         if let Some(error) = error {
             *problem = Some(error.to_string());
         }

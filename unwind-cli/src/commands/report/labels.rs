@@ -4,12 +4,12 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, NaiveDate};
 use sha2::{Digest as _, Sha256};
+use unwind_target::Untrusted;
 
 use crate::commands::perf::origin::{Moment, Origin};
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::profile::MAX_LABEL;
 use crate::commands::report::time_line::TimeLine;
-use crate::untrusted::Untrusted;
 
 /// What tells a recording from others.
 #[derive(Clone, Debug, Default)]

@@ -40,6 +40,10 @@ use std::time::SystemTime;
 use clap::ValueEnum as _;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use prost::Message as _;
+use unwind_target::counted::counted;
+use unwind_target::files::same_file::is_same_file;
+use unwind_target::untrusted::escaped;
+use unwind_target::{DebugFiles, Untrusted};
 
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::origin::Origin;
@@ -53,12 +57,9 @@ use crate::commands::report::side::Side;
 use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::Detail;
 use crate::commands::report::view::View;
-use crate::counted::counted;
-use crate::debug_files::{DebugDirectories, DebugFiles};
+use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
 use crate::output_file::write_file;
-use crate::same_file::is_same_file;
-use crate::untrusted::{Untrusted, escaped};
 
 /// Show where the samples of a recording were taken.
 ///
@@ -178,8 +179,7 @@ is what can be told from it: chains that the kernel found by frame pointers are 
 /// [`Failure`] if a file cannot be read whole, the output not be written, or a ledger does not
 /// add up.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
-    let debug_files = args.debug_directories.files(None);
-    let debug_files = if args.debuginfod { debug_files.asking_servers()? } else { debug_files };
+    let debug_files = args.debug_directories.files_and_servers(None, args.debuginfod)?;
     if !args.diff.is_empty() {
         return run_diff(args, &debug_files);
     }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
+use unwind_target::Untrusted;
 
 use crate::commands::report::found_by::{FoundBy, Shares};
-use crate::untrusted::Untrusted;
 
 /// The longest label of a frame, in characters.
 pub(crate) const MAX_LABEL: usize = 512;

@@ -5,6 +5,10 @@ use std::io;
 use std::mem;
 use std::path::{Path, PathBuf};
 
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::untrusted::escaped;
+use unwind_target::{DebugFiles, Untrusted};
+
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::chosen_event::{NoEvent, listed};
 use crate::commands::perf::error::{PerfError, RecordingError};
@@ -31,11 +35,8 @@ use crate::commands::report::line_samples::LineSamples;
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::{Detail, TimeLine};
 use crate::commands::report::waits::of_unseen;
-use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
 use crate::notices;
-use crate::untrusted::{Untrusted, escaped};
 
 /// How to read.
 #[derive(Clone, Copy, Debug)]

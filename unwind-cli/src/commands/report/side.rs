@@ -1,8 +1,9 @@
 //! One of two sides that are compared.
 
+use unwind_target::Untrusted;
+
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::profile::Profile;
-use crate::untrusted::Untrusted;
 
 /// What was recorded before, or after.
 #[derive(Clone, Copy, Debug)]

@@ -10,15 +10,16 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use unwind_target::DebugFiles;
+use unwind_target::files::regular_file;
+use unwind_target::lines::place::{Place, Places};
+use unwind_target::untrusted::escaped;
+
 use crate::commands::perf::names::function_name;
 use crate::commands::report::dwarf_file::DwarfFile;
 use crate::commands::report::line_samples::{FileSamples, LineSamples};
 use crate::commands::report::profile::{Frame, MAX_LABEL};
-use crate::debug_files::DebugFiles;
-use crate::lines;
-use crate::lines::place::{Place, Places};
-use crate::regular_file;
-use crate::untrusted::escaped;
+use crate::read_lines;
 
 /// For how many files of a recording DWARF is read, how many addresses of each are asked for, and
 /// how long the reading of another file is begun.
@@ -178,7 +179,7 @@ fn places(of_file: &FileSamples, debug_files: &DebugFiles) -> Option<Found> {
     addrs.truncate(MAX_ADDRS);
     let addrs: Vec<u64> = addrs.into_iter().map(|(addr, _)| addr).collect();
     let dwarf = DwarfFile::of(&of_file.file, debug_files)?;
-    let (places, error) = lines::find(dwarf.elf(&of_file.file)?, &addrs);
+    let (places, error) = read_lines::reader().find(dwarf.elf(&of_file.file)?, &addrs);
     let places = addrs.iter().copied().zip(places).collect();
     let made = elf.opened().and_then(|file| file.ok()?.metadata().ok()?.modified().ok());
     Some(Found { made, places, problem: error.map(|error| error.to_string()) })

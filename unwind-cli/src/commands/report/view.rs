@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use unwind_target::counted::counted;
+
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::labels::Labels;
 use crate::commands::report::profile::Profile;
 use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::TimeLine;
-use crate::counted::counted;
 
 /// What there is to write.
 #[derive(Clone, Copy, Debug)]

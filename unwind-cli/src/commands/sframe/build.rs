@@ -7,20 +7,20 @@ use std::path::PathBuf;
 
 use object::elf;
 use sframe::Format;
+use unwind_target::InputError;
+use unwind_target::counted::{bytes_in_ranges, counted};
+use unwind_target::elf::ElfFile;
+use unwind_target::files::same_file::{is_same_file, is_standard_output};
+use unwind_target::rows::call_frames::{BuiltTable, CallFrames};
+use unwind_target::untrusted::escaped;
 
-use crate::call_frames::{BuiltTable, CallFrames};
 use crate::commands::sframe::embed::Embedder;
 use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::parse_addr;
-use crate::counted::{bytes_in_ranges, counted};
-use crate::elf::ElfFile;
 use crate::failure::Failure;
-use crate::input_error::InputError;
 use crate::output_file::{write_file, write_file_as};
 use crate::progress::Progress;
-use crate::same_file::{is_same_file, is_standard_output};
-use crate::untrusted::escaped;
 
 /// Make an SFrame table of a file's call frame information.
 #[derive(Debug, clap::Args)]
@@ -88,9 +88,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(Ok(embedder)) => embedder.section_addr(),
         _ => args.vaddr,
     };
-    let progress = Progress::new(path, elf.len());
+    let progress = Progress::new(path, elf.byte_len());
     let built = frames
-        .build(args.format.format(), addr, |done| progress.set(done, frames.len()))
+        .build(args.format.format(), addr, |done| progress.set(done, frames.byte_len()))
         .map_err(|error| SframeError::Write { path: path.clone(), error })?;
     progress.finish();
     let written = match &embedder {

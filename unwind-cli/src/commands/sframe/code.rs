@@ -5,10 +5,8 @@ use std::ops::Range;
 
 use object::elf;
 use sframe::FuncRange;
-
-use crate::elf::ElfFile;
-use crate::elf::error::ElfError;
-use crate::untrusted::Untrusted;
+use unwind_target::elf::ElfFile;
+use unwind_target::{ElfError, Untrusted};
 
 /// Where a file has code: its executable sections, or segments where it has no
 /// such section.

@@ -6,6 +6,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use sframe::{Fde, FdeType, FuncRange, Header, PauthKey, Table, Version, Violation};
+use unwind_target::Untrusted;
+use unwind_target::elf::sframe_section::SframeSection;
+use unwind_target::untrusted::escaped;
 
 use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::{
@@ -17,9 +20,7 @@ use crate::commands::sframe::{
     names::{Name, Names},
     shared_rows::RowsLeft,
 };
-use crate::elf::sframe_section::SframeSection;
 use crate::failure::Failure;
-use crate::untrusted::{Untrusted, escaped};
 
 /// Print all functions and rows, in the layout of `readelf --sframe`.
 ///

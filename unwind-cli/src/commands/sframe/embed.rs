@@ -24,9 +24,9 @@ use object::elf::{
     self, FileHeader64, ProgramFlags, ProgramHeader64, SectionHeader64, SectionType,
 };
 use object::{Endianness, Pod, U16, U32, U64, pod};
-
-use crate::elf::ElfFile;
-use crate::elf::error::{ElfError, Part};
+use unwind_target::ElfError;
+use unwind_target::elf::ElfFile;
+use unwind_target::elf::error::Part;
 
 /// Why no segment can be added safely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -155,7 +155,7 @@ impl Embedder {
         self.check_overlay(file)?;
         let in_memory = end.checked_sub(base).ok_or(EmbedError::Order)?;
         let offset = in_memory
-            .max(file.len())
+            .max(file.byte_len())
             .checked_next_multiple_of(self.page)
             .ok_or(EmbedError::NoRoom)?;
         Ok((offset, base.checked_add(offset).ok_or(EmbedError::NoRoom)?))
@@ -181,8 +181,9 @@ impl Embedder {
             table(self.header.e_shoff.get(endian), self.sections.len(), SECTION_HEADER),
         ];
         let end = segments.chain(sections).chain(tables).max().unwrap_or(0);
-        let after = file.len().saturating_sub(end);
-        let tail = file.bytes(Part::SectionHeaders, file.len().saturating_sub(after), after)?;
+        let after = file.byte_len().saturating_sub(end);
+        let tail =
+            file.bytes(Part::SectionHeaders, file.byte_len().saturating_sub(after), after)?;
         if tail.iter().any(|&byte| byte != 0) { Err(EmbedError::Overlay) } else { Ok(()) }
     }
 

@@ -3,10 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
+use unwind_target::counted::counted;
+use unwind_target::untrusted::escaped;
+
 use crate::commands::sframe::embed::EmbedError;
-use crate::counted::counted;
 use crate::failure::Failure;
-use crate::untrusted::escaped;
 
 /// Why the tables of a file could not be shown.
 #[derive(Debug, thiserror::Error)]

@@ -5,18 +5,17 @@ use std::path::PathBuf;
 use object::elf;
 use sframe::Flags;
 use sframe::Table;
+use unwind_target::elf::ElfFile;
+use unwind_target::elf::relocations::Unresolved;
+use unwind_target::elf::sframe_section::SframeSection;
+use unwind_target::rows::call_frames::CallFrames;
+use unwind_target::{InputError, Untrusted};
 
-use crate::call_frames::CallFrames;
 use crate::commands::sframe::code::Code;
 use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::input::{Content, Image};
 use crate::commands::sframe::names::Names;
-use crate::elf::ElfFile;
-use crate::elf::relocations::Unresolved;
-use crate::elf::sframe_section::SframeSection;
 use crate::failure::Failure;
-use crate::input_error::InputError;
-use crate::untrusted::Untrusted;
 
 /// The sections of an image that hold tables, none of them empty.
 #[derive(Debug)]

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use serde::Serialize;
 use sframe::{FuncRange, Section};
+use unwind_target::Untrusted;
+use unwind_target::untrusted::{escaped, plain};
 
 use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::{
@@ -18,7 +20,6 @@ use crate::commands::sframe::{
     names::Names,
 };
 use crate::failure::Failure;
-use crate::untrusted::{Untrusted, escaped, plain};
 
 /// Print the row that covers each address, or why there is none.
 ///

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use object::read::archive::{ArchiveFile, ArchiveKind};
+use unwind_target::InputError;
+use unwind_target::elf::ElfFile;
+use unwind_target::untrusted::escaped;
 
 use crate::commands::sframe::error::SframeError;
-use crate::elf::ElfFile;
 use crate::failure::Failure;
-use crate::input_error::InputError;
-use crate::untrusted::escaped;
 
 /// The most bytes that are read of a raw section, a pipe or an archive. No table of
 /// 32-bit offsets is larger.

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 use sframe::{Abi, Endian, Fde, FdeType, Fre, Header, PauthKey, Violation};
+use unwind_target::Untrusted;
+use unwind_target::elf::sframe_section::SframeSection;
 
 use crate::commands::sframe::{
     columns::{Cells, flag_names},
@@ -12,8 +14,6 @@ use crate::commands::sframe::{
     names::Names,
     shared_rows::RowsLeft,
 };
-use crate::elf::sframe_section::SframeSection;
-use crate::untrusted::Untrusted;
 
 /// The version of the structure: it rises when a field changes its meaning or
 /// goes.

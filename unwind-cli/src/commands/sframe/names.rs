@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use unwind_target::elf::ElfFile;
+use unwind_target::symbols::Symbols;
+use unwind_target::{ElfError, Untrusted};
+
 use crate::commands::sframe::code::SHOWN_NAME;
-use crate::elf::ElfFile;
-use crate::elf::error::ElfError;
-use crate::symbols::Symbols;
-use crate::untrusted::Untrusted;
 
 /// How many bytes of a name are read. Tables may have a function for each 16 bytes,
 /// and names may share theirs.

@@ -7,20 +7,18 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sframe::FdeType;
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
+use unwind_target::counted::bytes_in_ranges;
+use unwind_target::elf::ElfFile;
+use unwind_target::rows::call_frames::{BuiltTable, CallFrames};
+use unwind_target::{ElfError, InputError, Untrusted};
 
-use crate::call_frames::{BuiltTable, CallFrames};
 use crate::commands::sframe::check::percent;
 use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::{Content, Form, each_image};
 use crate::commands::sframe::shared_rows::RowsLeft;
-use crate::counted::bytes_in_ranges;
-use crate::elf::ElfFile;
-use crate::elf::error::ElfError;
 use crate::failure::Failure;
-use crate::input_error::InputError;
 use crate::progress::Progress;
-use crate::untrusted::Untrusted;
 
 /// Show how large tables are, and what is in them.
 ///
@@ -171,10 +169,10 @@ impl Statistics {
             statistics.tables.push(all);
         }
         if let Some(frames) = CallFrames::read(file)? {
-            let progress = Progress::new(path, file.len());
+            let progress = Progress::new(path, file.byte_len());
             for format in [FormatArg::V2, FormatArg::V3] {
                 let built = frames
-                    .build(format.format(), 0, |done| progress.set(done, frames.len()))
+                    .build(format.format(), 0, |done| progress.set(done, frames.byte_len()))
                     .map_err(|error| SframeError::Write { path: path.into(), error })?;
                 statistics.entries = built.report.fdes;
                 statistics.code_bytes = built.report.code_bytes;

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitStatus;
 
-use crate::commands::stack::walk::StackEnd;
-use crate::counted::counted;
+use unwind_target::StackEnd;
+use unwind_target::counted::counted;
+use unwind_target::untrusted::escaped;
+
 use crate::failure::{Failure, exit_code_of};
-use crate::untrusted::escaped;
 
 /// Why a command could not be started and stopped.
 #[derive(Debug, thiserror::Error)]

@@ -1,17 +1,9 @@
 //! `unwind stack`: the stacks of a process, a core file or a command.
 
-mod built;
-pub(crate) mod call_frames;
 pub(crate) mod error;
-pub(crate) mod frame_pointers;
-pub(crate) mod frame_report;
 mod help;
-pub(crate) mod report;
-mod source_lines;
-pub(crate) mod tables;
+mod method;
 pub(crate) mod text;
-mod told_code;
-pub(crate) mod walk;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write};
@@ -21,23 +13,21 @@ use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use unwind_core::CacheStats;
+use unwind_target::target::Target;
+use unwind_target::{Core, HoldLimit, Naming, Process, Stacks, WalkOptions, Walked};
 
+use crate::after_limit::AfterLimit;
 use crate::caller_signals::command_with_signals;
 use crate::coloured;
-use crate::commands::stack::error::StartError;
-use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::stack::error::{Incomplete, StartError};
 use crate::commands::stack::help::LONG_HELP;
-use crate::commands::stack::report::{Naming, Report};
+use crate::commands::stack::method::MethodArg;
 use crate::commands::stack::text::row_counts;
-use crate::commands::stack::walk::{Method, Stack, StackWalker, Ways};
-use crate::debug_files::DebugDirectories;
-use crate::demangle::Parameters;
+use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
-use crate::stack_switches::SwitchNames;
-use crate::target::error::TargetError;
-use crate::target::pause::{AfterLimit, HoldLimit};
-use crate::target::{Look, Target, Wanted};
+use crate::notices;
+use crate::progress::BuildBar;
+use crate::read_lines;
 
 /// Print the stacks of a process, a core file or a command.
 ///
@@ -97,8 +87,8 @@ pub(crate) struct Args {
     no_stop: bool,
 
     /// How to find the caller of a frame
-    #[arg(long, value_enum, default_value_t = Method::Auto)]
-    method: Method,
+    #[arg(long, value_enum, default_value_t = MethodArg::Auto)]
+    method: MethodArg,
 
     /// Declare that all code without a table keeps frame pointers, so that a frame
     /// found by one is no guess
@@ -166,13 +156,37 @@ unwind stack [OPTIONS] --pid <PID>
 
 impl Args {
     fn naming(&self) -> Result<Naming, Failure> {
-        let debug_files = self.debug_directories.files(self.sysroot.as_deref());
-        let debug_files = if self.debuginfod { debug_files.asking_servers()? } else { debug_files };
-        Ok(Naming {
-            debug_files: Rc::new(debug_files),
-            parameters: if self.short { Parameters::LeftOut } else { Parameters::Shown },
-            lines: !self.no_lines,
-        })
+        let sysroot = self.sysroot.as_deref();
+        let debug_files = self.debug_directories.files_and_servers(sysroot, self.debuginfod)?;
+        let lines = (!self.no_lines).then(read_lines::reader);
+        let naming = Naming::new().debug_files(debug_files).lines(lines).notices(notices::all());
+        Ok(if self.short { naming.short() } else { naming })
+    }
+
+    fn options(&self) -> WalkOptions {
+        let options = WalkOptions::new()
+            .method(self.method.into())
+            .max_frames(self.max_frames)
+            .stack_switches(&self.stack_switch)
+            .progress(Rc::new(BuildBar::default()));
+        let options = if self.trust_fp { options.trust_frame_pointers() } else { options };
+        self.tid.into_iter().fold(options, WalkOptions::thread)
+    }
+
+    /// The process with this id, as it is to be looked at.
+    fn process(&self, id: i32) -> Process {
+        let process = Process::new(id).options(self.options()).hold_limit(self.hold_limit());
+        match (self.live, self.no_stop) {
+            (true, _) => process.in_place(),
+            (_, true) => process.without_stop(),
+            _ => process,
+        }
+    }
+
+    fn core(&self, path: &PathBuf) -> Core {
+        let core = Core::new(path).options(self.options());
+        let core = self.exe.iter().fold(core, Core::program);
+        self.sysroot.iter().fold(core, Core::sysroot)
     }
 
     fn hold_limit(&self) -> HoldLimit {
@@ -181,7 +195,7 @@ impl Args {
             (None, false) => AfterLimit::Wait,
             (None, true) => AfterLimit::Kill,
         };
-        HoldLimit { time: Duration::from_secs(self.hold_limit), then }
+        then.limit(Duration::from_secs(self.hold_limit))
     }
 }
 
@@ -192,21 +206,15 @@ impl Args {
 /// [`Failure`] if the target cannot be read, or the output not be written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(pid) = args.pid {
-        print(args, Walked::of_process(args, pid)?)?;
+        print(args, args.process(pid).walk()?)?;
         args.watch.map_or(Ok(()), |seconds| watch(args, pid, Duration::from_secs(seconds)))
     } else if let Some(core) = &args.core {
-        print(
-            args,
-            Walked::new(
-                args,
-                Target::of_core(core, args.exe.as_deref(), args.sysroot.as_deref())?,
-            )?,
-        )
+        print(args, args.core(core).walk()?)
     } else {
         let (program, arguments) = args.command.split_first().ok_or(StartError::NoTarget)?;
         let mut command = Started::start(program, arguments)?;
         command.let_run(Duration::from_millis(args.after))?;
-        let walked = Walked::of_process(args, command.id()).map_err(Failure::from);
+        let walked = args.process(command.id()).walk().map_err(Failure::from);
         let printed = walked.and_then(|walked| print(args, walked)).map_err(|failure| {
             // Whether a closed output is a failure is not known yet.
             if failure.is_of_output() {
@@ -222,75 +230,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// A target and its stacks.
-struct Walked {
-    target: Target,
-    stacks: Vec<Stack>,
-    rows: CacheStats,
-}
-
-impl Walked {
-    fn new(args: &Args, mut target: Target) -> Result<Self, TargetError> {
-        if let Some(thread) = args.tid {
-            target.keep_thread(thread)?;
-        }
-        let ways = Ways {
-            method: args.method,
-            frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
-            switches: &SwitchNames::new(&args.stack_switch),
-            max_frames: args.max_frames,
-        };
-        let (stacks, rows) = walk(&mut target, ways);
-        Ok(Self { target, stacks, rows })
-    }
-
-    /// Walks the stacks of a process that is stopped, in place or in copies, or that is not. Where copies lack
-    /// something, all are taken anew with that: no stack is of two times.
-    fn of_process(args: &Args, process: i32) -> Result<Self, TargetError> {
-        let limit = args.hold_limit();
-        if args.live {
-            return Self::new(args, Target::of_process(process, limit, Look::InPlace)?);
-        }
-        let mut wanted = Wanted::default();
-        let look = |wanted: &Wanted| {
-            let target = match args.no_stop {
-                true => Target::of_sleeping(process, wanted),
-                false => Target::of_process(process, limit, Look::Copies(wanted)),
-            };
-            Self::new(args, target?)
-        };
-        let mut walked: Self = look(&wanted)?;
-        for _ in 1..HOLDS {
-            if !walked.target.memory.lacked().is_some_and(|lacked| wanted.add(lacked)) {
-                break;
-            }
-            match look(&wanted) {
-                Ok(again) => walked = again,
-                // What was found before holds for its time.
-                Err(
-                    TargetError::Ended(_)
-                    | TargetError::NoSuchProcess(_)
-                    | TargetError::NoSuchThread(_),
-                ) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(walked)
-    }
-}
-
 /// Shows the stacks of a process again and again, until it or the thread that is asked for
 /// ends.
 fn watch(args: &Args, process: i32, pause: Duration) -> Result<(), Failure> {
     loop {
         sleep(pause);
-        let walked = match Walked::of_process(args, process) {
+        let walked = match args.process(process).walk() {
             Ok(walked) => walked,
-            Err(
-                TargetError::Ended(_)
-                | TargetError::NoSuchProcess(_)
-                | TargetError::NoSuchThread(_),
-            ) => return Ok(()),
+            Err(error) if error.is_gone() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         if !args.json {
@@ -302,31 +249,29 @@ fn watch(args: &Args, process: i32, pause: Duration) -> Result<(), Failure> {
     }
 }
 
-/// How often a process is held at most, for copies that lack nothing.
-const HOLDS: usize = 8;
-
 /// Lets a target go, and prints what was found.
-fn print(args: &Args, walked: Walked) -> Result<(), Failure> {
-    let Walked { mut target, stacks, rows } = walked;
-    target.release()?;
-    let naming = args.naming()?;
-
-    let report = Report::new(&target, stacks, args.method, &naming);
+fn print(args: &Args, mut walked: Walked) -> Result<(), Failure> {
+    walked.release()?;
+    let rows = walked.rows();
+    let stacks = walked.name(&args.naming()?)?;
     let mut out = coloured::stdout();
-    write_report(&mut out, &report, args.json)
+    write_report(&mut out, &stacks, args.json)
         .and_then(|()| out.flush())
         .map_err(Failure::output)?;
     if !args.json {
         // With standard error gone there is no other place to tell it.
-        let _ = text::write_warnings(&mut io::stderr().lock(), &report);
+        let _ = text::write_warnings(&mut io::stderr().lock(), &stacks);
     }
     if args.stats {
         let _ = writeln!(io::stderr(), "{}", row_counts(rows));
     }
-    if args.fail_incomplete { Ok(report.check_complete()?) } else { Ok(()) }
+    match args.fail_incomplete {
+        true => Ok(Incomplete::check(stacks.threads.iter().map(|thread| &thread.end))?),
+        false => Ok(()),
+    }
 }
 
-fn write_report(out: &mut impl Write, report: &Report, json: bool) -> io::Result<()> {
+fn write_report(out: &mut impl Write, report: &Stacks, json: bool) -> io::Result<()> {
     if json {
         serde_json::to_writer_pretty(&mut *out, report)
             .map_err(io::Error::from)
@@ -336,49 +281,13 @@ fn write_report(out: &mut impl Write, report: &Report, json: bool) -> io::Result
     }
 }
 
-/// Walks the stacks of all threads of a target, and says how often a row had to be looked
-/// up.
-fn walk(target: &mut Target, ways: Ways<'_>) -> (Vec<Stack>, CacheStats) {
-    let mut walker = StackWalker::new(&target.modules, &target.mappings, ways);
-    let mut left = target.room.frames;
-    let mut stacks = Vec::new();
-    for thread in &target.threads {
-        walker.max_frames(u32::try_from(left.max(1)).unwrap_or(u32::MAX).min(ways.max_frames));
-        let stack = match &thread.registers {
-            Ok(registers) => walker.walk(registers, &mut target.memory),
-            Err(awake) => Stack::of_awake(*awake),
-        };
-        let stack = if target.no_stop { stack.without_stop() } else { stack };
-        left = left.saturating_sub(u64::try_from(stack.frames.len()).unwrap_or(u64::MAX));
-        stacks.push(stack);
-    }
-    let rows = walker.rows();
-    let mut warnings = walker.warnings();
-    target.warnings.append(&mut warnings);
-    if left == 0 {
-        let warning = "threads have the same stack: there are no more frames than it has room for";
-        target.warnings.push(warning.into());
-    }
-    (stacks, rows)
-}
-
 /// Writes the stacks of a target that a fuzz target made up, as text and as JSON.
-///
-/// # Errors
-///
-/// As writing to `out`.
-pub(crate) fn write_stacks(out: &mut impl Write, mut target: Target) -> io::Result<()> {
-    let ways = Ways {
-        method: Method::Auto,
-        frame_pointers: FramePointerRows { is_trusted: false },
-        switches: SwitchNames::NONE,
-        max_frames: 510,
-    };
-    let (stacks, _) = walk(&mut target, ways);
-    let report = Report::new(&target, stacks, Method::Auto, &Naming::plain());
-    write_report(out, &report, false)?;
-    text::write_warnings(out, &report)?;
-    write_report(out, &report, true)
+pub(crate) fn write_stacks(out: &mut impl Write, target: Target) -> Option<()> {
+    let walked = Walked::new(target, &WalkOptions::new()).ok()?;
+    let stacks = walked.name(&Naming::plain()).ok()?;
+    write_report(out, &stacks, false).ok()?;
+    text::write_warnings(out, &stacks).ok()?;
+    write_report(out, &stacks, true).ok()
 }
 
 /// A command that was started to look at its stack.

@@ -6,20 +6,17 @@ use std::io::{self, Write};
 
 use anstyle::Style;
 use unwind_core::CacheStats;
+use unwind_target::counted::counted;
+use unwind_target::{FoundBy, Frame, StackEnd, Stacks, ThreadStack};
 
 use crate::coloured::{LESS_SURE, MISSING, SURE};
-use crate::commands::stack::frame_report::{FoundBy, FrameReport, InlinedReport, file_name};
-use crate::commands::stack::report::{Report, ThreadReport};
-use crate::commands::stack::walk::StackEnd;
-use crate::counted::counted;
-use crate::untrusted::Untrusted;
 
 /// Writes a report.
 ///
 /// # Errors
 ///
 /// As writing to `out`.
-pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
+pub(crate) fn write(out: &mut impl Write, report: &Stacks) -> io::Result<()> {
     let count = report.threads.len();
     let threads = if count == 1 { "thread" } else { "threads" };
     let how = if report.no_stop { ", not stopped" } else { "" };
@@ -36,11 +33,11 @@ pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
 /// # Errors
 ///
 /// As writing to `out`.
-pub(crate) fn write_warnings(out: &mut impl Write, report: &Report) -> io::Result<()> {
+pub(crate) fn write_warnings(out: &mut impl Write, report: &Stacks) -> io::Result<()> {
     report.warnings.iter().try_for_each(|warning| writeln!(out, "unwind: {}", warning))
 }
 
-fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
+fn write_thread(out: &mut impl Write, thread: &ThreadStack) -> io::Result<()> {
     write_heading(out, thread)?;
     write_frames(out, thread.arch, &thread.frames, &thread.end)
 }
@@ -50,8 +47,8 @@ fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
 /// # Errors
 ///
 /// As writing to `out`.
-pub(crate) fn write_heading(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
-    write!(out, "thread {}", thread.thread)?;
+pub(crate) fn write_heading(out: &mut impl Write, thread: &ThreadStack) -> io::Result<()> {
+    write!(out, "thread {}", thread.id)?;
     if let Some(name) = &thread.name {
         write!(out, " ({})", name)?;
     }
@@ -72,7 +69,7 @@ pub(crate) fn write_heading(out: &mut impl Write, thread: &ThreadReport) -> io::
 pub(crate) fn write_frames(
     out: &mut impl Write,
     arch: Option<&str>,
-    frames: &[FrameReport],
+    frames: &[Frame],
     end: &StackEnd,
 ) -> io::Result<()> {
     for (number, frame) in frames.iter().enumerate() {
@@ -92,41 +89,33 @@ pub(crate) fn write_frame(
     out: &mut impl Write,
     number: usize,
     arch: Option<&str>,
-    frame: &FrameReport,
+    frame: &Frame,
 ) -> io::Result<()> {
     let width = if arch == Some("ia32") { 8 } else { 16 };
     if frame.after_gap {
         writeln!(out, "       {MISSING}callers may be missing here{MISSING:#}")?;
     }
-    for inlined in &frame.source.inlined {
+    for inlined in &frame.symbol.source.inlined {
         let blank = "";
-        writeln!(out, "  {blank:<4}   {blank:width$}  inlined    {}", InlinedPlace(inlined))?;
+        writeln!(out, "  {blank:<4}   {blank:width$}  inlined    {}", inlined)?;
     }
     let (pc, style, found_by) = (frame.pc, style(frame), found_by(frame));
-    writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {style}{found_by:<9}{style:#}  {}", Place(frame))
+    writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {style}{found_by:<9}{style:#}  {}", frame.symbol)
 }
 
 /// Green for what tables and the kernel say, yellow for what was taken on weaker grounds.
-const fn style(frame: &FrameReport) -> Style {
+const fn style(frame: &Frame) -> Style {
     match frame.found_by {
         _ if frame.after_failure || frame.fp_assumed => LESS_SURE,
         FoundBy::Registers | FoundBy::Sframe | FoundBy::Cfi | FoundBy::Signal => SURE,
-        FoundBy::Fp | FoundBy::Code | FoundBy::Other => LESS_SURE,
+        _ => LESS_SURE,
     }
 }
 
 /// How a frame was found, marked where that was the second choice or took the frame
 /// pointer as unchanged.
-fn found_by(frame: &FrameReport) -> Cow<'static, str> {
-    let found_by = match frame.found_by {
-        FoundBy::Registers => "registers",
-        FoundBy::Sframe => "sframe",
-        FoundBy::Cfi => "cfi",
-        FoundBy::Fp => "fp",
-        FoundBy::Code => "code",
-        FoundBy::Signal => "signal",
-        FoundBy::Other => "other",
-    };
+fn found_by(frame: &Frame) -> Cow<'static, str> {
+    let found_by = frame.found_by.word();
     let marks = match (frame.after_failure, frame.fp_assumed) {
         (false, false) => return Cow::Borrowed(found_by),
         (true, false) => "!",
@@ -134,56 +123,6 @@ fn found_by(frame: &FrameReport) -> Cow<'static, str> {
         (true, true) => "!~",
     };
     Cow::Owned(format!("{found_by}{marks}"))
-}
-
-/// Function, offset and object, as far as they are known.
-struct Place<'a>(&'a FrameReport);
-
-impl fmt::Display for Place<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let frame = self.0;
-        let object = frame.object.as_ref().map(file_name);
-        match (&frame.function, object, frame.object_pc) {
-            (Some(function), Some(object), _) => {
-                write!(f, "{function}")?;
-                // DWARF has names of functions that no symbol has.
-                if let Some(offset) = frame.function_offset {
-                    write!(f, "+{offset:#x}")?;
-                }
-                write!(f, " ({object})")?;
-                write_line(f, &frame.source.file, frame.source.line)
-            }
-            (_, Some(object), Some(pc)) => write!(f, "?? ({object}+{pc:#x})"),
-            (_, Some(object), None) => write!(f, "?? ({object})"),
-            (_, None, _) => f.write_str("??"),
-        }
-    }
-}
-
-/// A function without a frame of its own.
-struct InlinedPlace<'a>(&'a InlinedReport);
-
-impl fmt::Display for InlinedPlace<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.function {
-            Some(function) => write!(f, "{function}")?,
-            None => f.write_str("??")?,
-        }
-        write_line(f, &self.0.file, self.0.line)
-    }
-}
-
-/// Writes a file and a line after what is there, if they are known.
-fn write_line(
-    f: &mut fmt::Formatter<'_>,
-    file: &Option<Untrusted>,
-    line: Option<u32>,
-) -> fmt::Result {
-    match (file, line) {
-        (Some(file), Some(line)) => write!(f, " at {file}:{line}"),
-        (Some(file), None) => write!(f, " at {file}"),
-        (None, _) => Ok(()),
-    }
 }
 
 /// How often a row was kept, and how often it was looked up, in a line.

@@ -5,6 +5,9 @@ use std::io;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use unwind_target::DebugFiles;
+use unwind_target::rows::frame_pointers::FramePointerRows;
+
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::events::Events;
@@ -27,9 +30,7 @@ use crate::commands::record::ledger::Ledger;
 use crate::commands::record::told::Told;
 use crate::commands::report::collector::Collector;
 use crate::commands::report::grouping::By;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::top::window::Slice;
-use crate::debug_files::DebugFiles;
 
 /// About how many bytes the stacks of an interval take.
 const ROOM: usize = 8 << 20;

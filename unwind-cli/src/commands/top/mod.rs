@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use unwind_target::rows::frame_pointers::FramePointerRows;
 
 use crate::commands::perf::error::PerfError;
 use crate::commands::record::copy_size::CopySize;
@@ -26,12 +27,11 @@ use crate::commands::record::sampling::{Copies, CopySizes, Often, RingSize, Samp
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::Subject;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::top::live::{Counts, Update, Walking, walk};
 use crate::commands::top::screen::{List, Screen};
 use crate::commands::top::terminal::{Key, Terminal};
 use crate::commands::top::window::Window;
-use crate::debug_files::DebugDirectories;
+use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
 
 /// Show where programs spend their time, while they run.

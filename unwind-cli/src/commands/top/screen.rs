@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use unwind_target::counted::counted;
+
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::profile::FrameKind;
 use crate::commands::report::table::percent;
 use crate::commands::top::window::Window;
-use crate::counted::counted;
 
 /// What is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

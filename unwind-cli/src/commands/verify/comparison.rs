@@ -5,6 +5,7 @@ use std::io;
 
 use serde::Serialize;
 use unwind_perf::record::{UserAbi, UserState};
+use unwind_target::Untrusted;
 
 use crate::commands::perf::events::Events;
 use crate::commands::perf::names::{Mode, Names};
@@ -13,7 +14,6 @@ use crate::commands::perf::shown::{Printer, Shown};
 use crate::commands::perf::walk::{WalkedFrame, WalkedStack};
 use crate::commands::verify::agreement::{Agreement, compare};
 use crate::commands::verify::perf_script::{PerfScript, PerfScriptError};
-use crate::untrusted::Untrusted;
 
 /// How often stacks agree in which way.
 #[derive(Clone, Copy, Debug, Default, Serialize)]

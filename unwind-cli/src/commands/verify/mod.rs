@@ -8,6 +8,9 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::untrusted::escaped;
+
 use crate::coloured;
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::{PerfError, RecordingError};
@@ -20,12 +23,10 @@ use crate::commands::perf::pipeline::Options;
 use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::{Memory, report};
-use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::verify::agreement::Agreement;
 use crate::commands::verify::comparison::{Comparison, Counts, Verifier};
 use crate::commands::verify::perf_script::PerfScript;
 use crate::failure::{Failure, exit_code_of};
-use crate::untrusted::escaped;
 
 /// Compare the stacks of a recording with those that perf and the kernel find.
 ///

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::spawn;
 
-use crate::untrusted::{Untrusted, plain};
+use unwind_target::Untrusted;
+use unwind_target::untrusted::plain;
 
 /// The most frames that perf is asked for.
 const MAX_FRAMES: usize = 8192;

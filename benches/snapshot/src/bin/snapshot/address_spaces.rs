@@ -8,8 +8,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use object::{Object as _, ObjectSegment as _, SegmentFlags, elf};
-use unwind_cli::held_process::MappedCode;
 use unwind_snapshot::{Image, Mapping, Space, Writer};
+use unwind_target::target::held_process::MappedCode;
 
 /// The address spaces and images that are in the file.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ fn read_regular(path: &Path) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unwind_cli::held_process;
+    use unwind_target::target::held_process;
 
     #[test]
     fn a_space_is_written_once_for_as_long_as_it_is_the_same() {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
-use unwind_cli::held_process::HoldError;
+use unwind_target::TargetError;
 
 use crate::error::Error;
 
@@ -31,7 +31,7 @@ impl Subject {
                 if subject.is_there() {
                     Ok(subject)
                 } else {
-                    Err(HoldError::not_in_proc(pid).into())
+                    Err(TargetError::not_in_proc(pid).into())
                 }
             }
             (None, [program, arguments @ ..]) => {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use unwind_cli::held_process::HoldError;
+use unwind_target::TargetError;
 
 /// Why snapshots could not be taken or kept. Names are shown with escapes.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub(crate) enum Error {
     },
     /// The process cannot be stopped.
     #[error(transparent)]
-    Hold(#[from] HoldError),
+    Hold(#[from] TargetError),
     /// The program ran too shortly.
     #[error("the program ended, or slept, before a snapshot was taken")]
     Nothing,
@@ -63,7 +63,7 @@ impl Error {
                 io::ErrorKind::PermissionDenied => 4,
                 _ => 1,
             },
-            Self::Hold(error) => error.exit_code(),
+            Self::Hold(error) => unwind_cli::exit_code_of_target(error),
             Self::Nothing => 6,
         }
     }

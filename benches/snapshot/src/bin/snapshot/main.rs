@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use unwind_cli::held_process::{AfterLimit, HoldLimit};
+use unwind_cli::AfterLimit;
+use unwind_target::HoldLimit;
 
 use crate::error::Error;
 
@@ -91,7 +92,7 @@ impl Args {
             (None, false) => AfterLimit::Wait,
             (None, true) => AfterLimit::Kill,
         };
-        HoldLimit { time: Duration::from_secs(self.hold_limit), then }
+        then.limit(Duration::from_secs(self.hold_limit))
     }
 
     /// Whether the snapshot after `seen` others is left out.

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use unwind_cli::held_process::{HeldProcess, HeldThread};
 use unwind_snapshot::{Snapshot, Writer};
+use unwind_target::target::held_process::{HeldProcess, HeldThread};
 
 use crate::Args;
 use crate::address_spaces::Spaces;

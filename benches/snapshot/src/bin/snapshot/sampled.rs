@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::thread::sleep;
 use std::time::Duration;
 
-use unwind_cli::held_process;
 use unwind_perf::record::{Attr, Endian};
+use unwind_target::target::held_process;
 
 use crate::Args;
 use crate::address_spaces::build_id;

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::io::{self, Read as _};
 
+use unwind_target::Untrusted;
+
 use super::{PerfReader, name_events, words};
 use crate::commands::perf::build_ids;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::header::{Feature, FileHeader, Section};
 use crate::commands::perf::pmu_caps;
-use crate::untrusted::Untrusted;
 
 /// The most bytes that attrs, ids or names may take; a thousand events on a
 /// thousand CPUs take a tenth.

@@ -11,12 +11,12 @@ use gimli::{
     UnwindContextStorage, UnwindSection, UnwindTableRow, X86_64,
 };
 use sframe::{Abi, Fde, PcType, Table};
+use unwind_target::elf::error::Part;
+use unwind_target::rows::call_frames::{CallFrames, joined};
 
-use crate::call_frames::{CallFrames, joined};
 use crate::commands::sframe::check::comparison::{Comparison, Difference, Uncovered, Unreadable};
 use crate::commands::sframe::check::machine::{Caller, Found, Machine, Reader};
 use crate::commands::sframe::formulas::Rules;
-use crate::elf::error::Part;
 use crate::progress::Progress;
 
 /// How many places are looked at, for each byte of both sides and in any case.
@@ -51,7 +51,7 @@ pub(super) fn compare(
         comparer.part = (index != 0).then_some(section.part);
         comparer.keeps_code = index.saturating_add(1) < frames.sections.list.len();
         let reader = Reader::new(&section.bytes, frames.endian());
-        let progress = |done| progress.set(before.saturating_add(done), frames.len());
+        let progress = |done| progress.set(before.saturating_add(done), frames.byte_len());
         if section.part == Part::DebugFrame {
             let mut section = gimli::DebugFrame::from(reader);
             section.set_address_size(8);
@@ -141,7 +141,7 @@ impl<S> CfiRow<'_, S> {
 impl<'t, 'a> Comparer<'t, 'a> {
     fn new(frames: &CallFrames, tables: &'t [Table<'a>]) -> Self {
         let bytes = tables.iter().map(|table| table.bytes().len());
-        let bytes = bytes.fold(frames.len(), usize::saturating_add);
+        let bytes = bytes.fold(frames.byte_len(), usize::saturating_add);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let places_left = bytes.saturating_mul(PLACES_PER_BYTE).max(MIN_PLACES);
         let ranges = tables
@@ -444,7 +444,7 @@ mod tests {
     use testdata::{CfiBuilder, Cie};
 
     use super::*;
-    use crate::call_frames::{FrameSection, FrameSections};
+    use unwind_target::rows::call_frames::{FrameSection, FrameSections};
 
     #[test]
     fn a_rule_that_asks_for_the_pc_is_compared_in_a_bounded_number_of_places() {

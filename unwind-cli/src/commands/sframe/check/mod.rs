@@ -14,18 +14,18 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use sframe::{Severity, Table};
+use unwind_target::InputError;
+use unwind_target::elf::sframe_section::SframeSection;
+use unwind_target::rows::call_frame_rows::CallFrameRows;
+use unwind_target::rows::call_frames::CallFrames;
 
-use crate::call_frame_rows::CallFrameRows;
-use crate::call_frames::CallFrames;
 use crate::commands::sframe::check::report::{Losses, Report, Validation};
 use crate::commands::sframe::code::Code;
 use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::file::{SframeFile, unresolved_start};
 use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::{Content, Form, Image, each_image};
-use crate::elf::sframe_section::SframeSection;
 use crate::failure::Failure;
-use crate::input_error::InputError;
 use crate::progress::Progress;
 
 /// Check the tables of files.
@@ -100,14 +100,14 @@ fn check(args: &Args, image: &Image) -> Result<(), Failure> {
     let elf_error = |error| InputError::Elf { path: path.into(), error };
     let (frames, len) = match &image.content {
         Content::Raw(..) => (None, 0),
-        Content::Elf(elf) => (CallFrames::read(elf).map_err(elf_error)?, elf.len()),
+        Content::Elf(elf) => (CallFrames::read(elf).map_err(elf_error)?, elf.byte_len()),
     };
     let progress = Progress::new(path, len);
     let (sections, losses, code) = match (args.built, &image.content) {
         (Some(format), Content::Elf(elf)) => {
             let frames = frames.as_ref().ok_or(SframeError::NoFrames { path: path.into() })?;
             let built = frames
-                .build(format.format(), TABLE_ADDR, |done| progress.set(done, frames.len()))
+                .build(format.format(), TABLE_ADDR, |done| progress.set(done, frames.byte_len()))
                 .map_err(|error| SframeError::Write { path: path.into(), error })?;
             let losses = Losses::new(&built, frames);
             let code = Code::of(elf).map_err(elf_error)?;

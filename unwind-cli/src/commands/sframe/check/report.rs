@@ -7,15 +7,16 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sframe::{CfiError, CfiOmissionReason, Table};
+use unwind_target::Untrusted;
+use unwind_target::counted::{bytes_in_ranges, counted};
+use unwind_target::elf::error::Part;
+use unwind_target::rows::call_frames::{BuiltTable, CallFrames};
+use unwind_target::untrusted::escaped;
 
-use crate::call_frames::{BuiltTable, CallFrames};
 use crate::commands::sframe::check::comparison::{Comparison, Difference, Uncovered, Unreadable};
 use crate::commands::sframe::check::expression::infix;
 use crate::commands::sframe::code::Code;
 use crate::commands::sframe::format::FormatArg;
-use crate::counted::{bytes_in_ranges, counted};
-use crate::elf::error::Part;
-use crate::untrusted::{Untrusted, escaped};
 
 /// What came of a validation of all tables.
 #[derive(Debug, Default)]
@@ -428,8 +429,9 @@ struct JsonExpressible {
 
 #[cfg(test)]
 mod tests {
+    use unwind_target::rows::call_frames::FrameSections;
+
     use super::*;
-    use crate::call_frames::FrameSections;
 
     /// 8 bytes that a table has lost for a reason, of 24.
     fn faults_of_losing(is_plain: bool, reason: CfiOmissionReason) -> (u64, Option<(u64, u64)>) {

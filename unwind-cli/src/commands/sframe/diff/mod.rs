@@ -9,14 +9,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
+use unwind_target::Untrusted;
+use unwind_target::counted::counted;
 
 use crate::commands::sframe::diff::rows::{RowChange, entries, row_changes};
 use crate::commands::sframe::diff::side::{Contents, Function, FunctionKey, Key, Said, Side};
 use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::input::Form;
-use crate::counted::counted;
 use crate::failure::Failure;
-use crate::untrusted::Untrusted;
 
 /// Compare the tables of two files: which functions were added, removed or changed,
 /// and in which rows.

@@ -1,9 +1,9 @@
 //! How what two tables say of one function differs.
 
 use serde::Serialize;
+use unwind_target::counted::counted;
 
 use crate::commands::sframe::diff::side::Said;
-use crate::counted::counted;
 
 #[derive(Serialize)]
 pub(super) struct RowChange {

@@ -8,15 +8,15 @@ use clap::ValueEnum;
 use serde::Serialize;
 use sframe::{Abi, Fde, Table};
 use unwind_core::Row;
+use unwind_target::Untrusted;
+use unwind_target::elf::sframe_section::SframeSection;
 
 use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::file::{SframeFile, Starts, unresolved_start};
 use crate::commands::sframe::formulas::Rules;
 use crate::commands::sframe::input::{Form, Image, each_image};
 use crate::commands::sframe::shared_rows::RowsLeft;
-use crate::elf::sframe_section::SframeSection;
 use crate::failure::Failure;
-use crate::untrusted::Untrusted;
 
 /// What makes two functions one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]

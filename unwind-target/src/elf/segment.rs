@@ -1,0 +1,15 @@
+//! Program headers.
+
+use object::elf::ProgramType;
+
+/// A program header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub kind: ProgramType,
+    pub executable: bool,
+    pub offset: u64,
+    pub addr: u64,
+    pub(crate) file_size: u64,
+    pub memory_size: u64,
+    pub(super) align: u64,
+}

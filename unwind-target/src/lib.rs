@@ -1,0 +1,129 @@
+//! The stacks of processes and core files of Linux on x86-64 and i386, with the names of functions,
+//! files, lines and inlined functions.
+//!
+//! # The stacks of another process
+//!
+//! Each thread, innermost frame first, and why its stack has no more frames:
+//!
+//! ```
+//! use unwind_target::Process;
+//!
+//! fn print(id: i32) -> Result<(), unwind_target::TargetError> {
+//!     for thread in &Process::new(id).stacks()?.threads {
+//!         println!("thread {}", thread.id);
+//!         for frame in &thread.frames {
+//!             for inlined in &frame.symbol.source.inlined {
+//!                 println!("  inlined {inlined}");
+//!             }
+//!             println!("  {:#x} {}", frame.pc, frame.symbol);
+//!         }
+//!         println!("  {}", thread.end);
+//!     }
+//!     Ok(())
+//! }
+//! # let mut child = std::process::Command::new("sleep").arg("60").spawn()?;
+//! # print(i32::try_from(child.id())?)?;
+//! # child.kill()?;
+//! # child.wait()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The threads of a core file, as JSON
+//!
+//! [`Stacks`] is what `unwind stack --json` prints:
+//!
+//! ```no_run
+//! use unwind_target::Core;
+//!
+//! let stacks = Core::new("core").program("target/debug/program").stacks()?;
+//! println!("{}", serde_json::to_string_pretty(&stacks)?);
+//! for warning in &stacks.warnings {
+//!     eprintln!("{warning}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What addresses of this process are called
+//!
+//! ```
+//! use unwind_target::Symbolizer;
+//!
+//! # fn backtrace() -> [u64; 1] { [0] }
+//! // From `unwind-local`, an allocator's records, or a crash handler.
+//! let addresses = backtrace();
+//! let found = Symbolizer::of_own_process()?.find(&addresses);
+//! for (address, symbol) in addresses.iter().zip(&found.symbols) {
+//!     println!("{address:#x} {symbol}");
+//! }
+//! # Ok::<(), unwind_target::TargetError>(())
+//! ```
+//!
+//! # What it promises
+//!
+//! - A process is held by ptrace, as long as its stacks are copied: for less than a millisecond as a rule and
+//!   for [as long as the caller says](Process::hold_limit) at most, also if this program ends.
+//! - A stack says whether it is complete, and why not: [`StackEnd`].
+//! - Text of a target or its files is [`Untrusted`]: shown and serialized with escapes.
+//! - Files and memory of a target may be crafted: nothing panics by them, and how much of them is read and
+//!   kept is bounded. The DWARF of files is read by [a library without such bounds](LineReader::Here) unless
+//!   [another process](LineReader::Apart) does it.
+//! - Nothing is printed, and nothing is kept beyond the values that the caller has.
+
+#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+// What the command and the tools of this workspace use beside the names below; it changes without notice.
+#[doc(hidden)]
+pub mod clock;
+#[doc(hidden)]
+pub mod counted;
+#[doc(hidden)]
+pub mod demangle;
+#[doc(hidden)]
+pub mod elf;
+#[doc(hidden)]
+pub mod files;
+#[doc(hidden)]
+pub mod input_error;
+#[doc(hidden)]
+pub mod jit;
+#[doc(hidden)]
+pub mod lines;
+#[doc(hidden)]
+pub mod loaded;
+#[doc(hidden)]
+pub mod notices;
+#[doc(hidden)]
+pub mod rows;
+#[doc(hidden)]
+pub mod stack;
+#[doc(hidden)]
+pub mod symbols;
+#[doc(hidden)]
+pub mod system_error;
+#[doc(hidden)]
+pub mod target;
+#[doc(hidden)]
+pub mod untrusted;
+
+pub use crate::elf::error::{ElfError, Part as ElfPart};
+pub use crate::files::debug_files::DebugFiles;
+pub use crate::files::debug_servers::{DebugServers, NoServers};
+pub use crate::input_error::InputError;
+pub use crate::lines::LineReader;
+pub use crate::lines::apart::{ServeError, serve as serve_lines};
+pub use crate::notices::Notices;
+pub use crate::stack::core_dump::Core;
+pub use crate::stack::frame::{FoundBy, Frame};
+pub use crate::stack::options::WalkOptions;
+pub use crate::stack::process::Process;
+pub use crate::stack::stacks::{Naming, Stacks, ThreadStack};
+pub use crate::stack::symbol::{Inlined, Source, Symbol};
+pub use crate::stack::symbolizer::{Symbolizer, Symbols};
+pub use crate::stack::walk::{EndReason, Method, StackEnd};
+pub use crate::stack::walked::Walked;
+pub use crate::system_error::SystemError;
+pub use crate::target::compressed_core::CompressedError;
+pub use crate::target::error::TargetError;
+pub use crate::target::pause::HoldLimit;
+pub use crate::untrusted::{Escaped, Untrusted};

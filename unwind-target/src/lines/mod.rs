@@ -1,0 +1,86 @@
+//! Where in the source code is, by the DWARF of its file: file, line, and the functions that
+//! were inlined there.
+//!
+//! Whoever made the file decides how long that takes and how much memory: a few bytes of
+//! DWARF stand for any number of rows, ranges and names. So files of others are read by another process,
+//! which may use so much of both; what it has told up to its end holds.
+
+pub(crate) mod apart;
+mod common_part;
+mod dwarf_error;
+pub(crate) mod error;
+pub mod place;
+mod reader;
+mod sections;
+mod split;
+mod unit_selection;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
+pub use crate::lines::apart::MOST_ADDRS;
+use crate::lines::error::LinesError;
+use crate::lines::place::Places;
+
+/// Who reads the DWARF of files, which has their lines and inlined functions.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum LineReader {
+    /// This process, without a limit of its own: a file that somebody has crafted may take any memory,
+    /// time and stack. For files that are as trusted as this program is.
+    #[default]
+    Here,
+    /// Another process, started for each file, which may take 10 seconds and 2 GiB: a program that
+    /// gives the hexadecimal addresses after these arguments to [`serve`](crate::serve_lines). It may be this
+    /// program again, `/proc/self/exe`.
+    Apart {
+        /// The program.
+        program: PathBuf,
+        /// What comes before the addresses.
+        arguments: Vec<OsString>,
+    },
+}
+
+/// Whether a file has DWARF with places.
+///
+/// # Errors
+///
+/// [`ElfError`] if its section headers are damaged.
+pub fn are_in(file: &ElfFile) -> Result<bool, ElfError> {
+    let sections = file.sections()?;
+    Ok(sections.iter().any(|section| section.name == b".debug_info" && section.size != 0))
+}
+
+impl LineReader {
+    /// The places of link-time addresses of a file. Also says what is wrong, if there are fewer
+    /// than were asked for or some are not known for that reason.
+    pub fn find(&self, file: &ElfFile, addrs: &[u64]) -> (Vec<Places>, Option<LinesError>) {
+        let addrs = addrs.get(..MOST_ADDRS).unwrap_or(addrs);
+        let mut found = Vec::new();
+        let error = match self {
+            Self::Here => read(file, addrs, &mut found),
+            Self::Apart { program, arguments } => {
+                apart::ask(Command::new(program).args(arguments), file, addrs, &mut found)
+            }
+        };
+        (found, error.err())
+    }
+}
+
+/// Reads the DWARF in this process.
+fn read(file: &ElfFile, addrs: &[u64], found: &mut Vec<Places>) -> Result<(), LinesError> {
+    let mut error = None;
+    let path = file.path();
+    let read = reader::read(file, path, addrs, |places| {
+        found.push(places.unwrap_or_else(|damage| {
+            error = error.or(Some(LinesError::Damaged(damage)));
+            Places::new()
+        }));
+        Ok(())
+    });
+    let read = read?;
+    error.map_or_else(|| read.map_err(|error| LinesError::Start(error.into())), Err)
+}

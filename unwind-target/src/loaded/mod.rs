@@ -1,0 +1,6 @@
+//! The files whose code a target executes.
+
+pub mod loaded_file;
+pub mod module;
+pub mod module_error;
+pub mod remapped_text;

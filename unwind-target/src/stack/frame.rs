@@ -1,0 +1,120 @@
+//! One frame with its names.
+
+use serde::Serialize;
+use unwind_core::{Frame as WalkedFrame, Origin};
+
+use crate::loaded::module::Module;
+use crate::stack::symbol::Symbol;
+
+/// One frame.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Frame {
+    /// The address of the instruction: the next one, or the return address of a call.
+    #[serde(serialize_with = "crate::stack::symbol::hex")]
+    pub pc: u64,
+    /// The stack pointer in this frame.
+    #[serde(serialize_with = "crate::stack::symbol::hex")]
+    pub sp: u64,
+    /// The pc is that of an interrupted instruction, not a return address.
+    pub exact: bool,
+    /// How the frame was found.
+    pub found_by: FoundBy,
+    /// The row that covers the callee could not be used.
+    pub after_failure: bool,
+    /// Callers may be missing between the frame before and this one.
+    pub after_gap: bool,
+    /// The frame pointer was taken as unchanged although the row says that it was
+    /// saved.
+    pub fp_assumed: bool,
+    /// What its pc is called.
+    #[serde(flatten)]
+    pub symbol: Symbol,
+}
+
+/// How a frame was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum FoundBy {
+    /// The thread's registers: the frame that it executes.
+    #[default]
+    Registers,
+    /// An SFrame table.
+    Sframe,
+    /// Call frame information (`.eh_frame`, `.debug_frame`).
+    Cfi,
+    /// A frame pointer.
+    Fp,
+    /// The instructions at the pc of the callee.
+    Code,
+    /// The registers that the kernel saved for a signal handler.
+    Signal,
+    /// Another way.
+    Other,
+}
+
+impl FoundBy {
+    /// The word for it in text and JSON.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Registers => "registers",
+            Self::Sframe => "sframe",
+            Self::Cfi => "cfi",
+            Self::Fp => "fp",
+            Self::Code => "code",
+            Self::Signal => "signal",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl From<Origin> for FoundBy {
+    fn from(origin: Origin) -> Self {
+        match origin {
+            Origin::Registers => Self::Registers,
+            Origin::Table => Self::Sframe,
+            Origin::CallFrames => Self::Cfi,
+            Origin::FramePointer => Self::Fp,
+            Origin::Instructions => Self::Code,
+            Origin::SignalContext => Self::Signal,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Frame {
+    /// Names a frame by the module that `find` has at an address. Returns what
+    /// is wrong with the module's file, too.
+    pub fn new<'m>(
+        frame: &WalkedFrame,
+        find: impl Fn(u64) -> Option<&'m Module>,
+    ) -> (Self, Option<String>) {
+        let mut named = Self {
+            pc: frame.pc.addr().get(),
+            sp: frame.sp,
+            exact: frame.pc.is_exact(),
+            found_by: frame.provenance.origin().into(),
+            after_failure: frame.provenance.is_after_failure(),
+            after_gap: frame.provenance.is_after_gap(),
+            fp_assumed: frame.provenance.is_fp_assumed(),
+            symbol: Symbol::default(),
+        };
+        // A handler returns to the first byte of its trampoline, which was not
+        // called.
+        let Some(module) = find(named.lookup()).or_else(|| find(named.pc)) else {
+            return (named, None);
+        };
+        let (pc, lookup) = (named.pc, named.lookup());
+        let trouble = named.symbol.name(module, pc, lookup).err();
+        (named, trouble)
+    }
+
+    /// The address to ask a table or the symbols for: a return address may be
+    /// that of the next function already.
+    #[must_use]
+    pub const fn lookup(&self) -> u64 {
+        if self.exact { self.pc } else { self.pc.wrapping_sub(1) }
+    }
+}

@@ -1,0 +1,12 @@
+//! Stacks with names, of processes and core files.
+
+pub(crate) mod core_dump;
+pub mod frame;
+pub(crate) mod options;
+pub(crate) mod process;
+mod source_lines;
+pub mod stacks;
+pub(crate) mod symbol;
+pub(crate) mod symbolizer;
+pub mod walk;
+pub(crate) mod walked;

@@ -1,0 +1,137 @@
+//! A process whose stacks are looked at.
+
+use std::time::Duration;
+
+use crate::stack::options::WalkOptions;
+use crate::stack::stacks::{Naming, Stacks};
+use crate::stack::walked::Walked;
+use crate::target::error::TargetError;
+use crate::target::pause::HoldLimit;
+use crate::target::{Look, Target, Wanted};
+
+/// How often a process is held at most, for copies that lack nothing.
+const HOLDS: usize = 8;
+
+/// How long a process is held at most unless [`Process::hold_limit`] says so.
+const HOLD_LIMIT: HoldLimit = HoldLimit::new(Duration::from_secs(30));
+
+/// A running process, to look at its stacks: by ptrace, which needs the rights of a debugger. It is held
+/// still while its stacks are copied, for less than a millisecond as a rule, and continues also if this
+/// program ends.
+///
+/// ```no_run
+/// use unwind_target::Process;
+///
+/// for thread in &Process::new(4711).stacks()?.threads {
+///     println!("thread {}", thread.id);
+///     for frame in &thread.frames {
+///         println!("  {:#x} {}", frame.pc, frame.symbol);
+///     }
+///     println!("  {}", thread.end);
+/// }
+/// # Ok::<(), unwind_target::TargetError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Process {
+    id: i32,
+    way: Way,
+    hold_limit: HoldLimit,
+    options: WalkOptions,
+    naming: Naming,
+}
+
+/// How a process is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// In copies, made while it is held.
+    Copies,
+    /// Where it stands, for as long as that takes.
+    InPlace,
+    /// In copies of what sleeps.
+    WithoutStop,
+}
+
+impl Process {
+    /// The process with this id, or that has a thread with this id.
+    #[must_use]
+    pub fn new(id: i32) -> Self {
+        let (options, naming) = (WalkOptions::new(), Naming::new());
+        Self { id, way: Way::Copies, hold_limit: HOLD_LIMIT, options, naming }
+    }
+
+    /// How its stacks are walked.
+    #[must_use]
+    pub fn options(self, options: WalkOptions) -> Self {
+        Self { options, ..self }
+    }
+
+    /// How frames are named.
+    #[must_use]
+    pub fn naming(self, naming: Naming) -> Self {
+        Self { naming, ..self }
+    }
+
+    /// How long it may be held; 30 seconds unless this is called.
+    #[must_use]
+    pub fn hold_limit(self, hold_limit: HoldLimit) -> Self {
+        Self { hold_limit, ..self }
+    }
+
+    /// Holds it until its stacks are walked, instead of copying them first: of a stack of any depth all is
+    /// of one time.
+    #[must_use]
+    pub fn in_place(self) -> Self {
+        Self { way: Way::InPlace, ..self }
+    }
+
+    /// Stops nothing: the threads that sleep have stacks, as far as `/proc` tells where, of the others it is
+    /// said that they ran. No stack counts as complete.
+    #[must_use]
+    pub fn without_stop(self) -> Self {
+        Self { way: Way::WithoutStop, ..self }
+    }
+
+    /// The stacks of its threads, with names.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError`] if there is no such process or thread, if it may not be traced, or if it ends.
+    pub fn stacks(&self) -> Result<Stacks, TargetError> {
+        self.walk()?.name(&self.naming)
+    }
+
+    /// Walks the stacks of its threads. Where copies lack something, all are taken anew with that: no stack
+    /// is of two times. [In place](Self::in_place) the process is held until that is
+    /// [released](Walked::release).
+    ///
+    /// # Errors
+    ///
+    /// As [`stacks`](Self::stacks).
+    pub fn walk(&self) -> Result<Walked, TargetError> {
+        if self.way == Way::InPlace {
+            let target = Target::of_process(self.id, self.hold_limit, Look::InPlace)?;
+            return Walked::new(target, &self.options);
+        }
+        let mut wanted = Wanted::default();
+        let look = |wanted: &Wanted| {
+            let target = match self.way {
+                Way::WithoutStop => Target::of_sleeping(self.id, wanted),
+                _ => Target::of_process(self.id, self.hold_limit, Look::Copies(wanted)),
+            };
+            Walked::new(target?, &self.options)
+        };
+        let mut walked = look(&wanted)?;
+        for _ in 1..HOLDS {
+            if !walked.target.memory.lacked().is_some_and(|lacked| wanted.add(lacked)) {
+                break;
+            }
+            match look(&wanted) {
+                Ok(again) => walked = again,
+                // What was found before holds for its time.
+                Err(error) if error.is_gone() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(walked)
+    }
+}
