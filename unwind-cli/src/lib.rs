@@ -17,6 +17,7 @@ mod debug_options;
 mod failure;
 mod held_child;
 mod notices;
+mod open_files;
 mod output_file;
 pub mod perf_event;
 mod progress;

@@ -17,7 +17,7 @@ const HOLD_LIMIT: HoldLimit = HoldLimit::new(Duration::from_secs(30));
 
 /// A running process, to look at its stacks: by ptrace, which needs the rights of a debugger. It is held
 /// still while its stacks are copied, for less than a millisecond as a rule, and continues also if this
-/// program ends.
+/// program ends. Each file that it has mapped takes a file descriptor here until its stacks have names.
 ///
 /// ```no_run
 /// use unwind_target::Process;

@@ -28,8 +28,6 @@ use std::rc::Rc;
 
 use unwind_core::Memory;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
 use crate::counted::counted;
 use crate::elf::ElfFile;
 use crate::files::mapped_file::{ProcessFiles, Proof, Search, copy_vdso};
@@ -123,8 +121,6 @@ impl Target {
     ///
     /// [`TargetError`] if there is none, if it may not be traced, or if it ends.
     pub fn of_process(process: i32, limit: HoldLimit, look: Look<'_>) -> Result<Self, TargetError> {
-        // Files that a process maps may be many, and each is kept open.
-        allow_all_files();
         for _ in 0..STOPS {
             let mut before = Before::read(process);
             let mut files = ProcessFiles::of(process);
@@ -190,7 +186,6 @@ impl Target {
     ///
     /// [`TargetError`] if there is none, if it may not be read, or if it ends.
     pub(crate) fn of_sleeping(process: i32, wanted: &Wanted) -> Result<Self, TargetError> {
-        allow_all_files();
         let mut sleeping = SleepingProcess::look(process)?;
         let id = sleeping.some_thread;
         let files = Rc::new(ProcessFiles::of(id));
@@ -264,7 +259,6 @@ impl Target {
         program: Option<&Path>,
         sysroot: Option<&Path>,
     ) -> Result<Self, TargetError> {
-        allow_all_files();
         let open = |file: &Path, id: Option<&[u8]>| {
             // Files of a machine whose linkers leave none are taken by their names.
             let proof = id.map_or(Proof::None, |id| Proof::BuildId { id, is_lenient: true });
@@ -365,7 +359,6 @@ impl Target {
         copies: BTreeMap<u64, Vec<u8>>,
         mut open: impl FnMut(&Mapping) -> Option<Result<ElfFile, ModuleError>>,
     ) -> Self {
-        allow_all_files();
         let modules = Modules::load(&mappings, |mapping| open(mapping).map(Opening::Now));
         let copies = copies.into_iter().map(|(start, bytes)| Copied { start, bytes }).collect();
         let mut memory = CapturedMemory::new(&mappings, copies, BTreeSet::new());
@@ -487,14 +480,6 @@ impl From<&core_file::CoreThread> for Thread {
 #[must_use]
 pub fn has_status(status: &[u8], stat: &[u8]) -> bool {
     Status::parse(status, stat).is_some()
-}
-
-/// Lets this process have as many files open as it may.
-fn allow_all_files() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // With fewer, files that are opened last are said to be too many.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
 }
 
 /// The name of a task, without the newline after it.

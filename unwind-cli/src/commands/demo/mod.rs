@@ -23,6 +23,7 @@ use crate::commands::demo::chain::Object;
 use crate::commands::demo::child::{ChildError, Message, ParkedThread};
 use crate::commands::demo::comparison::{Comparison, Place, Walk, WalkedFrame};
 use crate::failure::Failure;
+use crate::open_files;
 
 /// The methods in the order of their columns.
 const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
@@ -131,6 +132,7 @@ pub(crate) fn run_with(args: &Args) -> Result<(), Failure> {
 
 /// Stops the child and walks the stacks of its parked threads by each method.
 fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Failure> {
+    open_files::allow_all();
     let mut target = Target::of_process(process, HOLD_LIMIT, Look::InPlace)?;
     let Target { modules, mappings, threads, memory, .. } = &mut target;
     let mut walkers = METHODS.map(|method| {

@@ -33,6 +33,7 @@ use crate::commands::stack::text::{write_heading, write_warnings};
 use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
 use crate::notices;
+use crate::open_files;
 use crate::read_lines;
 
 /// Explain how the stack of one thread is walked, frame by frame.
@@ -152,6 +153,7 @@ const HOLD: Duration = Duration::from_secs(30);
 /// [`Failure`] if the target cannot be read or has no such thread, or the output not be
 /// written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    open_files::allow_all();
     let sysroot = args.sysroot.as_deref();
     let debug_files = args.debug_directories.files_and_servers(sysroot, args.debuginfod)?;
     if let Some(sample) = &args.sample {

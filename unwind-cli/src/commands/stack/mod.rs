@@ -26,6 +26,7 @@ use crate::commands::stack::text::row_counts;
 use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
 use crate::notices;
+use crate::open_files;
 use crate::progress::BuildBar;
 use crate::read_lines;
 
@@ -175,6 +176,7 @@ impl Args {
 
     /// The process with this id, as it is to be looked at.
     fn process(&self, id: i32) -> Process {
+        open_files::allow_all();
         let process = Process::new(id).options(self.options()).hold_limit(self.hold_limit());
         match (self.live, self.no_stop) {
             (true, _) => process.in_place(),
@@ -184,6 +186,7 @@ impl Args {
     }
 
     fn core(&self, path: &PathBuf) -> Core {
+        open_files::allow_all();
         let core = Core::new(path).options(self.options());
         let core = self.exe.iter().fold(core, Core::program);
         self.sysroot.iter().fold(core, Core::sysroot)
