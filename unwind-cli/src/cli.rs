@@ -127,7 +127,7 @@ impl Cli {
             Some(Command::Completions(args)) => completions::run(*args, Self::command()),
             Some(Command::Man(args)) => man::run(args, Self::command()),
             Some(Command::ReadLines(args)) => read_lines::run(args),
-            Some(Command::Demo(args)) => demo::run_with(args),
+            Some(Command::Demo(args)) => demo::run_with(*args),
         }
     }
 }

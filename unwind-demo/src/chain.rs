@@ -28,7 +28,7 @@ const FUNCTIONS: [&str; 12] = [
 
 /// Which of the two builds of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Each function keeps a frame pointer.
     FramePointers,
     /// rbp is one more register for data.
@@ -154,7 +154,7 @@ impl Object {
 
 /// Why the chain cannot be called.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ChainError {
+pub enum ChainError {
     /// Its file could not be written.
     #[error("cannot write {}: {error}; set TMPDIR to another directory", escaped(path))]
     Write {

@@ -6,7 +6,7 @@ use unwind_core::FramePc;
 use unwind_target::loaded::module::Modules;
 use unwind_target::{Method, Untrusted};
 
-use crate::commands::demo::chain::{Kind, TrueFrame};
+use crate::chain::{Kind, TrueFrame};
 
 /// A place in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]

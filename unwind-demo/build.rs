@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const SOURCES: &str = "src/commands/demo/chain";
+const SOURCES: &str = "src/chain";
 
 /// The two builds of the one source: the prefix of its functions, and the flag.
 const BUILDS: [(&str, &str); 2] =

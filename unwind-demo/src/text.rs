@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use crate::commands::demo::chain::{Kind, Object};
-use crate::commands::demo::comparison::{Comparison, Verdict, Walk};
+use crate::chain::{Kind, Object};
+use crate::comparison::{Comparison, Verdict, Walk};
 
 /// What stands in place of a frame that is not there.
 const NONE: &str = "-";

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::commands::demo::chain::{Chain, ChainError, Kind, Object, TrueFrame, Witness};
+use crate::chain::{Chain, ChainError, Kind, Object, TrueFrame, Witness};
 
 /// How long the threads may take to reach the end of their chains.
 const PARK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ pub(crate) struct ParkedThread {
 
 /// Why the child gave up.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ChildError {
+pub enum ChildError {
     /// There is no chain.
     #[error(transparent)]
     Chain(#[from] ChainError),

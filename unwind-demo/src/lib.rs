@@ -1,5 +1,7 @@
-//! The built-in demonstration: stacks that are known beforehand, walked from outside
-//! by each method, beside the truth.
+//! A demonstration: stacks that are known beforehand, walked from outside by each method, beside the
+//! truth.
+
+#![deny(unsafe_code)]
 
 mod chain;
 mod child;
@@ -16,14 +18,14 @@ use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::rows::stack_switches::SwitchNames;
 use unwind_target::stack::walk::{StackWalker, Ways};
 use unwind_target::target::{Look, Target};
-use unwind_target::{HoldLimit, Method};
+use unwind_target::{HoldLimit, Method, TargetError};
 
-use crate::after_limit::AfterLimit;
-use crate::commands::demo::chain::Object;
-use crate::commands::demo::child::{ChildError, Message, ParkedThread};
-use crate::commands::demo::comparison::{Comparison, Place, Walk, WalkedFrame};
-use crate::failure::Failure;
-use crate::open_files;
+use crate::chain::Object;
+use crate::child::{Message, ParkedThread};
+use crate::comparison::{Comparison, Place, Walk, WalkedFrame};
+
+pub use crate::chain::{ChainError, Kind};
+pub use crate::child::ChildError;
 
 /// The methods in the order of their columns.
 const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
@@ -32,24 +34,26 @@ const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
 const MAX_FRAMES: u32 = 32;
 
 /// How long the child is held at most.
-const HOLD_LIMIT: HoldLimit = AfterLimit::Continue.limit(Duration::from_secs(30));
+const HOLD_LIMIT: HoldLimit = HoldLimit::new(Duration::from_secs(30));
 
-/// The demonstration, with what its tests and its own child need.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Use the object that comes with the source, not the one that was compiled
-    #[arg(long)]
-    prebuilt: bool,
-
-    /// Be the program whose stacks are walked
-    #[arg(long)]
-    child: bool,
+/// The demonstration.
+///
+/// ```no_run
+/// unwind_demo::Demo::new(&[]).run()?;
+/// # Ok::<(), unwind_demo::DemoError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Demo {
+    is_prebuilt: bool,
+    is_child: bool,
+    /// Arguments by which this program is its own child.
+    child: Vec<String>,
 }
 
 /// Why the demonstration failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum DemoError {
+pub enum DemoError {
     /// In the child.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -82,6 +86,12 @@ pub(crate) enum DemoError {
         #[source]
         error: io::Error,
     },
+    /// The child cannot be looked at.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Standard output cannot be written to.
+    #[error("cannot write the output: {0}")]
+    Output(#[source] io::Error),
     /// A thread is missing.
     #[error("the demonstration's thread {0} was not found")]
     NoThread(i32),
@@ -90,49 +100,54 @@ pub(crate) enum DemoError {
     Differs(usize),
 }
 
-impl From<DemoError> for Failure {
-    fn from(error: DemoError) -> Self {
-        let exit_code = if matches!(error, DemoError::Differs(_)) { 8 } else { 1 };
-        Self::new(error, exit_code)
+impl Demo {
+    /// The demonstration of a program that is its child if it gets `child`, then `--child` and maybe `--prebuilt` as
+    /// its arguments, and then runs [`child`](Self::child).
+    #[must_use]
+    pub fn new(child: &[&str]) -> Self {
+        let child = child.iter().map(ToString::to_string).collect();
+        Self { is_prebuilt: false, is_child: false, child }
     }
-}
 
-/// Runs the demonstration.
-///
-/// # Errors
-///
-/// [`Failure`] if a method that has to find the true stack does not, or if the
-/// child cannot be started or looked at.
-pub(crate) fn run() -> Result<(), Failure> {
-    run_with(&Args { prebuilt: false, child: false })
-}
-
-/// Runs the demonstration, or its child.
-///
-/// # Errors
-///
-/// As [`run`].
-pub(crate) fn run_with(args: &Args) -> Result<(), Failure> {
-    let object = if args.prebuilt { Object::Prebuilt } else { Object::Default };
-    if args.child {
-        return Ok(child::run(object).map_err(DemoError::Child)?);
+    /// Uses the object that comes with the source, not the one that was compiled.
+    #[must_use]
+    pub fn prebuilt(self) -> Self {
+        Self { is_prebuilt: true, ..self }
     }
-    let mut child = DemoChild::start(args)?;
-    let comparisons = compare(child.id(), &child.parked()?)?;
-    child.finish()?;
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    text::write(&mut out, object, &comparisons)
-        .and_then(|()| out.flush())
-        .map_err(Failure::output)?;
-    match comparisons.iter().flat_map(Comparison::failures).count() {
-        0 => Ok(()),
-        count => Err(DemoError::Differs(count).into()),
+
+    /// Is the program whose stacks are walked.
+    #[must_use]
+    pub fn child(self) -> Self {
+        Self { is_child: true, ..self }
+    }
+
+    /// Runs the demonstration, or its child. Writes the stacks and a verdict to standard output.
+    ///
+    /// # Errors
+    ///
+    /// [`DemoError`] if a method that has to find the true stack does not, or if the
+    /// child cannot be started or looked at.
+    pub fn run(&self) -> Result<(), DemoError> {
+        let object = if self.is_prebuilt { Object::Prebuilt } else { Object::Default };
+        if self.is_child {
+            return Ok(child::run(object)?);
+        }
+        let mut child = DemoChild::start(self)?;
+        let comparisons = compare(child.id(), &child.parked()?)?;
+        child.finish()?;
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        text::write(&mut out, object, &comparisons)
+            .and_then(|()| out.flush())
+            .map_err(DemoError::Output)?;
+        match comparisons.iter().flat_map(Comparison::failures).count() {
+            0 => Ok(()),
+            count => Err(DemoError::Differs(count)),
+        }
     }
 }
 
 /// Stops the child and walks the stacks of its parked threads by each method.
-fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Failure> {
-    open_files::allow_all();
+fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, DemoError> {
     let mut target = Target::of_process(process, HOLD_LIMIT, Look::InPlace)?;
     let Target { modules, mappings, threads, memory, .. } = &mut target;
     let mut walkers = METHODS.map(|method| {
@@ -168,6 +183,7 @@ fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Fai
         let truth = truth.collect();
         comparisons.push(Comparison { kind: *kind, thread: *thread, truth, walks });
     }
+    target.release()?;
     Ok(comparisons)
 }
 
@@ -178,11 +194,12 @@ struct DemoChild {
 }
 
 impl DemoChild {
-    fn start(args: &Args) -> Result<Self, Failure> {
+    fn start(demo: &Demo) -> Result<Self, DemoError> {
         // Leads to this very program even if its file was replaced meanwhile.
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("unwind").args(["demo", "--child"]);
-        if args.prebuilt {
+        let name = std::env::args_os().next().unwrap_or_else(|| "unwind".into());
+        command.arg0(name).args(&demo.child).arg("--child");
+        if demo.is_prebuilt {
             command.arg("--prebuilt");
         }
         // In a process group of its own it outlives a Ctrl-C, and cleans up.
@@ -197,7 +214,7 @@ impl DemoChild {
     }
 
     /// Waits until the threads are parked.
-    fn parked(&mut self) -> Result<Vec<ParkedThread>, Failure> {
+    fn parked(&mut self) -> Result<Vec<ParkedThread>, DemoError> {
         let mut line = Vec::new();
         if let Some(stdout) = self.child.stdout.as_mut() {
             let result = BufReader::new(stdout).read_until(b'\n', &mut line);
@@ -205,20 +222,20 @@ impl DemoChild {
         }
         match serde_json::from_slice::<Message>(&line) {
             Ok(Ok(parked)) => Ok(parked),
-            Ok(Err(text)) => Err(DemoError::NotParked(text).into()),
-            Err(_) => Err(DemoError::ChildStart { status: self.end()? }.into()),
+            Ok(Err(text)) => Err(DemoError::NotParked(text)),
+            Err(_) => Err(DemoError::ChildStart { status: self.end()? }),
         }
     }
 
     /// Lets the child run to its end.
-    fn finish(mut self) -> Result<(), Failure> {
+    fn finish(mut self) -> Result<(), DemoError> {
         let status = self.end()?;
-        if status.success() { Ok(()) } else { Err(DemoError::ChildEnd { status }.into()) }
+        if status.success() { Ok(()) } else { Err(DemoError::ChildEnd { status }) }
     }
 
-    fn end(&mut self) -> Result<ExitStatus, Failure> {
+    fn end(&mut self) -> Result<ExitStatus, DemoError> {
         drop(self.child.stdin.take());
-        Ok(self.child.wait().map_err(|error| DemoError::Io { error })?)
+        self.child.wait().map_err(|error| DemoError::Io { error })
     }
 }
 
