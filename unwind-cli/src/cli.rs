@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use unwind_target::untrusted::escaped;
 
-use crate::commands::{
-    completions, demo, explain, guest, man, perf, record, report, sframe, stack, top, verify,
-};
+#[cfg(feature = "manual")]
+use crate::commands::{completions, man};
+use crate::commands::{demo, explain, guest, perf, record, report, sframe, stack, top, verify};
 use crate::failure::Failure;
 use crate::notices;
 use crate::read_lines;
@@ -39,7 +39,9 @@ enum Command {
     Script(perf::ScriptArgs),
     Verify(verify::VerifyArgs),
     Merge(perf::MergeArgs),
+    #[cfg(feature = "manual")]
     Completions(completions::Args),
+    #[cfg(feature = "manual")]
     Man(man::Args),
     #[command(hide = true)]
     Demo(demo::Args),
@@ -124,7 +126,9 @@ impl Cli {
             Some(Command::Script(args)) => perf::run_script(args),
             Some(Command::Verify(args)) => verify::run(args),
             Some(Command::Merge(args)) => perf::run_merge(args),
+            #[cfg(feature = "manual")]
             Some(Command::Completions(args)) => completions::run(*args, Self::command()),
+            #[cfg(feature = "manual")]
             Some(Command::Man(args)) => man::run(args, Self::command()),
             Some(Command::ReadLines(args)) => read_lines::run(args),
             Some(Command::Demo(args)) => demo::run_with(*args),

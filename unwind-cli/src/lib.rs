@@ -6,6 +6,19 @@
 //! ([`perf_event`]) and ends by, as the command does ([`AfterLimit`]), and nothing for others.
 
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(all(
+        feature = "firefox",
+        feature = "html",
+        feature = "manual",
+        feature = "otlp",
+        feature = "parquet",
+        feature = "pprof",
+        feature = "svg",
+        feature = "tui"
+    )),
+    allow(dead_code, unused_imports, unused_variables, reason = "what only such a part uses")
+)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod after_limit;

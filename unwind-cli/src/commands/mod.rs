@@ -1,9 +1,11 @@
 //! The subcommands.
 
+#[cfg(feature = "manual")]
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod explain;
 pub(crate) mod guest;
+#[cfg(feature = "manual")]
 pub(crate) mod man;
 pub(crate) mod perf;
 pub(crate) mod record;

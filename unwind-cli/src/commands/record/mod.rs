@@ -13,6 +13,7 @@ pub(crate) mod ledger;
 mod off_cpu;
 mod parts;
 pub(crate) mod perf_engine;
+#[cfg(feature = "otlp")]
 mod receiver;
 mod record_file;
 pub(crate) mod recording;
@@ -47,6 +48,7 @@ use crate::commands::record::files::{Files, OpenFile};
 use crate::commands::record::keeper::Keeper;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::parts::Part;
+#[cfg(feature = "otlp")]
 use crate::commands::record::receiver::Receiver;
 use crate::commands::record::recording::{Form, LedgerSection, Recording, names_of};
 use crate::commands::record::requested::{MOST, NameError, Requested, parse};
@@ -60,6 +62,7 @@ use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::{HeldCommand, Subject, process_of, processes_of_user};
 use crate::commands::report::grouping::By;
+#[cfg(feature = "otlp")]
 use crate::commands::report::otlp;
 use crate::commands::report::reading::Reading;
 use crate::commands::report::time_line::Detail;
@@ -163,6 +166,7 @@ pub(crate) struct RecordArgs {
 
     /// Send the profile to a receiver of OpenTelemetry, such as `http://localhost:4318`; with
     /// --every that of each file
+    #[cfg(feature = "otlp")]
     #[arg(long, value_name = "URL", value_parser = Receiver::new)]
     otlp: Option<Receiver>,
 
@@ -578,6 +582,7 @@ impl Writing<'_> {
         files.finish(&at, &path).map_err(|error| file_error(error.into()))?;
         elapsed.finish();
         tell(self.args, &path, &section.ledger)?;
+        #[cfg(feature = "otlp")]
         if let Some(receiver) = &self.args.otlp {
             self.send(receiver, &path);
         }
@@ -585,6 +590,7 @@ impl Writing<'_> {
     }
 
     /// Sends the profile of a file, or says why not.
+    #[cfg(feature = "otlp")]
     fn send(&mut self, receiver: &Receiver, path: &Path) {
         let reading = Reading {
             event: None,

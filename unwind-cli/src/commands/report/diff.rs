@@ -3,14 +3,17 @@
 
 use std::io::{self, Write};
 
+#[cfg(feature = "svg")]
 use inferno::differential;
 use unwind_target::counted::counted;
 
 use crate::commands::report::comparison::{Change, Compared, Comparison};
 use crate::commands::report::format::Format;
+#[cfg(feature = "html")]
 use crate::commands::report::html::difference;
 use crate::commands::report::profile::FrameKind;
 use crate::commands::report::side::Side;
+#[cfg(feature = "svg")]
 use crate::commands::report::{flame_graph, folded};
 
 /// Writes the difference: as a table of at most `top` functions, as stacks with both counts or
@@ -28,8 +31,11 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     match format {
         Format::Text => table(out, sides, top)?,
+        #[cfg(feature = "svg")]
         Format::Folded => out.write_all(&folded_pair(sides, room)?)?,
+        #[cfg(feature = "svg")]
         Format::Svg => flame_graph::write_diff(out, &folded_pair(sides, room)?, sides)?,
+        #[cfg(feature = "html")]
         Format::Html => difference::write(out, sides)?,
         _ => return Err(io::Error::other("a difference is text, folded, svg or html")),
     }
@@ -38,6 +44,7 @@ pub(crate) fn write(
 
 /// Stacks with their counts before and after, the former as if there were as many samples of
 /// all as there are after. Each take about `room` bytes at most.
+#[cfg(feature = "svg")]
 fn folded_pair(sides: &[Side<'_>; 2], room: usize) -> io::Result<Vec<u8>> {
     let [before, after] = sides.map(|side| {
         let mut lines = folded::lines_within(side.profile, room).join("\n");
@@ -297,6 +304,7 @@ mod tests {
         assert!(first.ends_with("  f5"), "{text}");
     }
 
+    #[cfg(feature = "svg")]
     #[test]
     fn d16_stacks_and_pictures_have_both_counts() {
         let (before, after) = ([vec![100, 100]], [vec![100, 300]]);

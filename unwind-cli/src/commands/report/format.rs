@@ -11,30 +11,67 @@ pub(crate) enum Format {
     /// Stacks a line each, for flame graph tools
     Folded,
     /// A page for a browser: flame graph, call tree, functions and threads
+    #[cfg(feature = "html")]
     Html,
     /// A flame graph, as an SVG that a browser opens
+    #[cfg(feature = "svg")]
     Svg,
     /// For speedscope
     Speedscope,
     /// For the Firefox Profiler
+    #[cfg(feature = "firefox")]
     Firefox,
     /// For pprof, compressed by gzip
+    #[cfg(feature = "pprof")]
     Pprof,
     /// For receivers of OpenTelemetry, as `unwind record --otlp` sends it
+    #[cfg(feature = "otlp")]
     Otlp,
     /// Tables of many recordings, for DuckDB, Spark, ClickHouse or Trino
+    #[cfg(feature = "parquet")]
     Parquet,
 }
 
 /// How many cells a time line has for Firefox, where each is a sample: eight times as many as in a
 /// page, as there are no stacks beside them.
+#[cfg(feature = "firefox")]
 const CELLS_FOR_FIREFOX: usize = USUAL_CELLS << 3;
 
 impl Format {
+    /// Whether it is a picture with the lines of functions.
+    pub(super) fn has_lines(self) -> bool {
+        #[cfg(feature = "html")]
+        return self == Self::Html;
+        #[cfg(not(feature = "html"))]
+        false
+    }
+
+    /// Whether each recording is written by itself, to a folder.
+    pub(super) fn is_of_tables(self) -> bool {
+        #[cfg(feature = "parquet")]
+        return self == Self::Parquet;
+        #[cfg(not(feature = "parquet"))]
+        false
+    }
+
+    /// Whether a difference can be written so.
+    pub(super) const fn is_of_difference(self) -> bool {
+        match self {
+            Self::Text => true,
+            #[cfg(feature = "svg")]
+            Self::Folded | Self::Svg => true,
+            #[cfg(feature = "html")]
+            Self::Html => true,
+            _ => false,
+        }
+    }
+
     /// What is kept where threads have many different stacks.
     pub(super) const fn detail(self) -> Detail {
         match self {
+            #[cfg(feature = "html")]
             Self::Html => Detail::OfTimes(USUAL_CELLS),
+            #[cfg(feature = "firefox")]
             Self::Firefox => Detail::OfTimes(CELLS_FOR_FIREFOX),
             _ => Detail::OfStacks,
         }

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use chrono::{DateTime, NaiveDate};
+#[cfg(any(feature = "otlp", feature = "parquet"))]
 use sha2::{Digest as _, Sha256};
 use unwind_target::Untrusted;
 
@@ -34,14 +35,11 @@ impl Labels {
         release: Option<Untrusted>,
     ) -> Self {
         let shown = |text: &Untrusted| text.escaped().at_most(MAX_LABEL).to_string();
-        let since_epoch = written.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(0);
-        let day = DateTime::from_timestamp_secs(seconds).map(|time| time.date_naive());
         Self {
             host: host.as_ref().or(origin.host.as_ref()).map(shown).unwrap_or_default(),
             release: release.as_ref().map(shown),
             moment: origin.moment,
-            day: day.unwrap_or_default(),
+            day: day_of(written),
         }
     }
 
@@ -51,6 +49,7 @@ impl Labels {
     }
 
     /// A number for the recording, which is the same whenever and however it is reported.
+    #[cfg(any(feature = "otlp", feature = "parquet"))]
     pub(crate) fn id(&self, ledger: &Ledger, time_line: &TimeLine) -> [u8; 16] {
         let mut hash = Sha256::new();
         hash.update(&self.host);
@@ -59,4 +58,11 @@ impl Labels {
         }
         hash.finalize().first_chunk().copied().unwrap_or_default()
     }
+}
+
+/// By the time of Greenwich.
+fn day_of(time: SystemTime) -> NaiveDate {
+    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(0);
+    DateTime::from_timestamp_secs(seconds).map(|time| time.date_naive()).unwrap_or_default()
 }

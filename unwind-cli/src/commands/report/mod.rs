@@ -7,18 +7,24 @@ mod comparison;
 mod diff;
 mod dwarf_file;
 mod expansion;
+#[cfg(feature = "firefox")]
 mod firefox;
+#[cfg(feature = "svg")]
 mod flame_graph;
 mod folded;
 mod format;
 pub(crate) mod found_by;
 pub(crate) mod grouping;
+#[cfg(feature = "html")]
 mod html;
 mod inlined;
 pub(crate) mod labels;
 mod line_samples;
+#[cfg(feature = "otlp")]
 pub(crate) mod otlp;
+#[cfg(feature = "parquet")]
 mod parquet;
+#[cfg(feature = "pprof")]
 mod pprof;
 pub(crate) mod profile;
 pub(crate) mod reading;
@@ -39,7 +45,6 @@ use std::time::SystemTime;
 
 use clap::ValueEnum as _;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
-use prost::Message as _;
 use unwind_target::counted::counted;
 use unwind_target::files::same_file::is_same_file;
 use unwind_target::untrusted::escaped;
@@ -185,10 +190,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     }
     match (args.format, args.file.as_slice()) {
         // Each recording has rows of its own there.
-        (Format::Parquet, files) => {
+        (format, files) if format.is_of_tables() => {
             let reported = files.iter().map(|file| report_one(args, &debug_files, &[file]));
             Failure::first_of(reported.filter_map(Result::err))
         }
+        #[cfg(feature = "otlp")]
         (Format::Otlp, [_, _, ..]) => {
             Err(Failure::new("a profile of OpenTelemetry is of one recording", 2))
         }
@@ -237,23 +243,24 @@ fn report_one<P: AsRef<Path>>(
             lines,
         })
         .collect();
+    #[cfg(feature = "parquet")]
     if let (Format::Parquet, Some(folder), [view]) = (args.format, &args.output, views.as_slice()) {
         let output_error =
             |error: io::Error| RecordingError { path: folder.clone(), error: error.into() };
         parquet::write(folder, view).map_err(output_error)?;
-    } else {
-        let inputs: Vec<&Path> = files.iter().map(AsRef::as_ref).collect();
-        write_to(args, &inputs, |out| match views.as_slice() {
-            [view] => write(args, view, out),
-            views => write_events(args, &read, views, out),
-        })?;
+        return read.end();
     }
+    let inputs: Vec<&Path> = files.iter().map(AsRef::as_ref).collect();
+    write_to(args, &inputs, |out| match views.as_slice() {
+        [view] => write(args, view, out),
+        views => write_events(args, &read, views, out),
+    })?;
     read.end()
 }
 
 /// Writes the difference of recordings before and after.
 fn run_diff(args: &ReportArgs, debug_files: &DebugFiles) -> Result<(), Failure> {
-    if !matches!(args.format, Format::Text | Format::Folded | Format::Svg | Format::Html) {
+    if !args.format.is_of_difference() {
         return Err(Failure::new("--diff is written as text, folded, svg or html", 2));
     }
     let files = [0, 1].map(|side| args.diff.iter().skip(side).step_by(2).collect::<Vec<_>>());
@@ -295,7 +302,7 @@ impl ReportArgs {
     fn reading<'r>(&'r self, debug_files: &'r DebugFiles) -> Reading<'r> {
         let memory = self.memory.bytes();
         let (by, off_cpu, trust_fp) = (self.by, self.off_cpu, self.trust_fp);
-        let keeps_lines = self.format == Format::Html && self.diff.is_empty();
+        let keeps_lines = self.format.has_lines() && self.diff.is_empty();
         let shows_inlined = !self.no_inlined;
         Reading {
             event: self.event.as_ref(),
@@ -389,12 +396,18 @@ fn write_as(
             write!(out, "\n{}", view.notes())?;
         }
         Format::Folded => folded::write(&mut out, profile)?,
+        #[cfg(feature = "html")]
         Format::Html => html::write(&mut out, view)?,
+        #[cfg(feature = "svg")]
         Format::Svg => flame_graph::write(&mut out, profile, title, ledger.summary(), room)?,
         Format::Speedscope => speedscope::write(&mut out, profile, title, ledger)?,
+        #[cfg(feature = "firefox")]
         Format::Firefox => firefox::write(&mut out, view)?,
+        #[cfg(feature = "pprof")]
         Format::Pprof => pprof::write(&mut out, profile, view.notes().lines())?,
-        Format::Otlp => out.write_all(&otlp::request(view, room).encode_to_vec())?,
+        #[cfg(feature = "otlp")]
+        Format::Otlp => otlp::write(&mut out, view, room)?,
+        #[cfg(feature = "parquet")]
         Format::Parquet => parquet::write_all(&mut out, view)?,
     }
     out.flush()
@@ -439,13 +452,17 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         let counts: Vec<u64> = event.profile.nodes.iter().map(|node| node.own).collect();
         let recordings = [&counts[..]];
         let side = side("-", event, &recordings);
-        for format in [Format::Text, Format::Html] {
+        for &format in formats_of_differences() {
             let mut out = Vec::new();
             diff::write(&mut out, format, &[side, side], 40, BOUNDED.memory).ok()?;
             lengths.push(out.len());
         }
     }
     Some(lengths)
+}
+
+fn formats_of_differences() -> impl Iterator<Item = &'static Format> {
+    Format::value_variants().iter().filter(|format| format.is_of_difference())
 }
 
 /// Reads two recordings and writes their difference in each format, with little memory. Returns
@@ -463,7 +480,7 @@ pub(crate) fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
     let ([event_before, event_after], [of_before, of_after]) = (events, &recordings);
     let sides = [side("-", event_before, of_before), side("-", event_after, of_after)];
     let mut lengths = Vec::new();
-    for format in [Format::Text, Format::Folded, Format::Svg, Format::Html] {
+    for &format in formats_of_differences() {
         let mut out = Vec::new();
         diff::write(&mut out, format, &sides, 40, BOUNDED.memory).ok()?;
         lengths.push(out.len());

@@ -2,6 +2,7 @@
 //! may still change.
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -13,6 +14,7 @@ use opentelemetry_proto::tonic::profiles::v1development::{
     ResourceProfiles, Sample, ScopeProfiles, Stack, ValueType,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
+use prost::Message as _;
 
 use crate::commands::record::ledger::EXIT_CODE;
 use crate::commands::report::found_by::FoundBy;
@@ -72,6 +74,15 @@ pub(crate) fn request(view: &View<'_>, room: usize) -> ExportProfilesServiceRequ
         }],
         dictionary: Some(dictionary.tables),
     }
+}
+
+/// Writes what is sent.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub(super) fn write(out: &mut impl Write, view: &View<'_>, room: usize) -> io::Result<()> {
+    out.write_all(&request(view, room).encode_to_vec())
 }
 
 /// What is sent of a recording: a profile for each event.

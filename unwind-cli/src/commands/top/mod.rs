@@ -2,6 +2,7 @@
 
 mod live;
 mod screen;
+#[cfg(feature = "tui")]
 mod terminal;
 mod window;
 
@@ -29,6 +30,7 @@ use crate::commands::record::stream::layout;
 use crate::commands::record::subject::Subject;
 use crate::commands::top::live::{Counts, Update, Walking, walk};
 use crate::commands::top::screen::{List, Screen};
+#[cfg(feature = "tui")]
 use crate::commands::top::terminal::{Key, Terminal};
 use crate::commands::top::window::Window;
 use crate::debug_options::DebugDirectories;
@@ -151,6 +153,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     };
     let list = if args.threads { List::Threads } else { List::Functions };
     let shown = match args.batch {
+        #[cfg(feature = "tui")]
         None if io::stdout().is_terminal() => on_terminal(&mut view, list, &ends),
         screens => as_text(&mut view, list, screens, &ends),
     };
@@ -205,6 +208,7 @@ impl View {
 }
 
 /// Shows screens on the terminal until a key or a signal ends it, or all processes have ended.
+#[cfg(feature = "tui")]
 fn on_terminal(view: &mut View, mut list: List, ends: &AtomicBool) -> Result<(), Failure> {
     let mut terminal = Terminal::open().map_err(Failure::output)?;
     let mut screen = view.screen();
