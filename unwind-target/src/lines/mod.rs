@@ -3,7 +3,7 @@
 //!
 //! Whoever made the file decides how long that takes and how much memory: a few bytes of
 //! DWARF stand for any number of rows, ranges and names. So files of others are read by another process,
-//! which may use so much of both; what it has told up to its end holds.
+//! with limits for both; what it has told up to its end holds.
 
 pub(crate) mod apart;
 mod common_part;

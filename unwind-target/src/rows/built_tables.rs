@@ -11,8 +11,8 @@ use crate::loaded::module::Modules;
 
 /// Is told how far the table of a file is, which takes seconds for a large one.
 pub trait BuildProgress: fmt::Debug {
-    /// Of the file at this path, of `len` bytes, so many bytes of call frame information are done, of
-    /// so many.
+    /// Of the file at this path, which has `len` bytes, `done` of `whole` bytes of call frame information
+    /// are done.
     fn done(&self, path: &Path, len: u64, done: u64, whole: usize);
 
     /// The table is made, or cannot be.
