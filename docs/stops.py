@@ -1,4 +1,4 @@
-"""Samples of a perf.data with bytes of stacks, as the stops that unwind-local-c/truth compares.
+"""Samples of a perf.data with bytes of stacks, as the stops that unwind-local/c/truth compares.
 
 Each is walked once more by elfutils' libdw from the same registers, all of them, over the same bytes,
 where libdw is told of all mapped files.
@@ -11,7 +11,7 @@ import re
 import struct
 import subprocess
 
-REFERENCE = "unwind-local-c/truth/reference.c"
+REFERENCE = "unwind-local/c/truth/reference.c"
 # As in truth/stops.h.
 STOP, MAPS, MOST_ADDRESSES, REGISTERS = 0x504f5453, 0x5350414d, 512, 17
 # Records, and bits of their headers.

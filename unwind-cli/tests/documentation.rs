@@ -22,12 +22,12 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo run", "the demonstration: a step of .ci/run"),
     ("cargo test", "these tests are a part of it"),
     ("UNWIND_PROGRAMS=", "the tests of these names, with programs that the reader has"),
-    ("unwind-local-c/install", "unwind-local-c/check runs it"),
-    ("cc program.c", "unwind-local-c/check compiles programs with what is installed"),
+    ("unwind-local/c/install", "unwind-local/c/check runs it"),
+    ("cc program.c", "unwind-local/c/check compiles programs with what is installed"),
     ("man unwind_local", "a page of text"),
     ("LD_LIBRARY_PATH=", "a program that the reader has, with what is installed"),
     ("LD_PRELOAD=", "a program that the reader has, with what is installed"),
-    ("unwind guest", "it needs QEMU: kernel-demo/run runs it"),
+    ("unwind guest", "it needs QEMU: hosts/kernel-demo/run runs it"),
 ];
 
 /// What stands for words of the documentation that mean something of the reader's. The first that

@@ -212,7 +212,7 @@ fn h2_a_registration_against_a_purge_does_not_inherit_marks() {
         let other_slot = shared.unwind.register().unwrap();
         shared.unwind.cancel(None, old).unwrap();
         let other = Arc::clone(&shared);
-        // The thread that runs first registers: `mutations/README.md` says what loom
+        // The thread that runs first registers: `checks/mutations/README.md` says what loom
         // does not see otherwise.
         let thread = thread::spawn(move || other.unwind.request(&other.task, other_slot));
         let new = shared.unwind.register().unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 
 #[test]
 fn the_header_is_that_of_the_functions() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../unwind-local-c");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).unwrap();
     let builder = cbindgen::Builder::new().with_config(config).with_src(folder.join("src/lib.rs"));
     let mut made = Vec::new();

@@ -1,4 +1,4 @@
-//! loom's atomics, at one place with a fault: for `mutations/orderings`.
+//! loom's atomics, at one place with a fault: for `checks/mutations/orderings`.
 //!
 //! | variable of the environment | what |
 //! |---|---|
