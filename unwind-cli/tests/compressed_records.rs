@@ -10,7 +10,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::*;
-use test_support::{skip, tool};
+use test_support::{perf_record, skip, tool};
 
 const CALL_FRAMES: &[&str] = &["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
@@ -121,7 +121,7 @@ fn a_compressed_recording_of_perf_has_the_samples_that_perf_shows() {
     let data = program.with_file_name("perf.data");
     let mut record = Command::new(perf);
     record.args(["record", "-q", "-z", "-e", "cpu-clock", "-F", "999", "-g", "-o"]).arg(&data);
-    let output = record.arg("--").arg(&program).arg("0.5").output().unwrap();
+    let output = perf_record(record.arg("--").arg(&program).arg("0.5"));
     if !output.status.success() {
         skip(&stderr(&output));
         return;

@@ -5,7 +5,7 @@
 //! | [`cpu`] | made-up CPUs |
 //! | [`interrupt`] | handlers that run before an atomic access, at each in turn |
 //! | [`interruptible`] | the atomics of `core`, with such a point before each access |
-//! | [`Compiler`], [`tool()`], [`skip`] | programs of the machine, and tests that need one |
+//! | [`Compiler`], [`tool()`], [`perf_record`], [`skip`] | programs of the machine, and tests that need one |
 //! | [`LbrHardware`] | a CPU that records its last branches |
 #![allow(
     clippy::arithmetic_side_effects,
@@ -29,4 +29,4 @@ pub use lbr_hardware::{LbrHardware, LbrKind};
 pub use limited_allocator::LimitedAllocator;
 pub use messages::check_messages;
 pub use sparse_memory::SparseMemory;
-pub use tools::{Compiler, skip, tool};
+pub use tools::{Compiler, perf_record, skip, tool};

@@ -8,7 +8,7 @@ use std::env;
 use std::fs;
 use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
+use std::process::{self, Command, Output};
 
 /// Finds a program by its name.
 ///
@@ -37,6 +37,26 @@ pub fn skip(reason: &str) {
     // Past the capture of output by the test harness, which shows it for failed
     // tests only.
     let _ = writeln!(stderr(), "skipped: {reason}");
+}
+
+/// Runs `perf record`, and does so again if a signal ends it.
+///
+/// perf 6.1 takes the mapping of a file for one with a build id if another process on the machine samples
+/// with these, since kernels have passed the mark of its records on, and then writes over its own stack.
+///
+/// # Panics
+///
+/// If it cannot be started.
+pub fn perf_record(command: &mut Command) -> Output {
+    const ATTEMPTS: usize = 5;
+    let mut output = command.output().unwrap();
+    for _ in 1..ATTEMPTS {
+        if output.status.code().is_some() {
+            break;
+        }
+        output = command.output().unwrap();
+    }
+    output
 }
 
 /// A C compiler that makes programs which this machine can run.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use test_support::{Compiler, skip, tool};
+use test_support::{Compiler, perf_record, skip, tool};
 
 use crate::files::{done, text, word};
 
@@ -43,7 +43,7 @@ impl Recorder {
         let data = self.folder.join("perf.data");
         let mut record = Command::new(&self.perf);
         record.env("HOME", &self.folder).args(["record", "-q", "-e", "cpu-clock:u", "-F", "9999"]);
-        let output = record.args(options).arg("-o").arg(&data).arg(program).output().unwrap();
+        let output = perf_record(record.args(options).arg("-o").arg(&data).arg(program));
         if !output.status.success() {
             skip(&format!("perf cannot record here: {}", text(&output.stderr)));
             return None;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use test_support::perf_record;
+
 use super::*;
 
 /// A recording by perf of a program whose time and page faults are counted.
@@ -11,7 +13,7 @@ fn of_perf(test: &str) -> Option<PathBuf> {
     let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; ls -R /usr > /dev/null";
     let mut command = Command::new(perf);
     command.args(["record", "-g", "-F", "999", "-e", "cpu-clock", "-e", "page-faults", "-o"]);
-    let output = command.arg(&data).args(["--", "sh", "-c", script]).output().unwrap();
+    let output = perf_record(command.arg(&data).args(["--", "sh", "-c", script]));
     if !output.status.success() {
         skip("perf cannot record here");
         return None;

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use test_support::{skip, tool};
+use test_support::{perf_record, skip, tool};
 
 /// No function keeps a frame pointer.
 const WITHOUT_FRAME_POINTERS: &[&str] =
@@ -207,7 +207,7 @@ fn d15_groups_that_perf_has_recorded_are_named() {
     record.args(["record", "-q", "--all-cgroups", "-e", "cpu-clock", "-F", "999", "-o"]);
     // It runs for hundreds of samples.
     record.arg(&data).args(["sh", "-c", "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done"]);
-    if !record.output().unwrap().status.success() {
+    if !perf_record(&mut record).status.success() {
         // Not every kernel has them.
         eprintln!("perf records no cgroups here");
         return;
@@ -329,8 +329,12 @@ fn d15_recordings_of_perf_are_walked_and_those_by_frame_pointers_are_not_called_
         ("fp", "unchecked"),
     ] {
         let mut record = Command::new(&perf);
-        record.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "--call-graph", way, "-o"]);
-        let output = record.arg(&data).arg(&program).arg("0.3").output().unwrap();
+        record.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "--call-graph", way]);
+        // Room for all copies: on a busy machine it may come late.
+        if nix::unistd::geteuid().is_root() {
+            record.args(["-m", "8M"]);
+        }
+        let output = perf_record(record.arg("-o").arg(&data).arg(&program).arg("0.3"));
         if !output.status.success() {
             skip(&format!("perf cannot record here: {}", text(&output.stderr)));
             return;
