@@ -45,7 +45,7 @@ fn a_process_of_another_user_is_not_permitted() {
     // Where that user may execute it.
     let directory = public_directory("errors");
     let copy = directory.join("unwind");
-    fs::copy(env!("CARGO_BIN_EXE_unwind"), &copy).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_unwind"), &copy);
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&setpriv);
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&copy);

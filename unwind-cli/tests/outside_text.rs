@@ -15,7 +15,7 @@ use std::process::Command;
 use std::thread;
 
 use serde_json::json;
-use test_support::{skip, tool};
+use test_support::{perf_record, skip, tool};
 use testdata::{ElfBuilder, ElfSection, ElfSegment, files_note, perf_file, thread_note};
 
 use support::*;
@@ -187,7 +187,7 @@ fn c9_names_of_a_process_its_threads_files_and_functions_are_shown_escaped() {
     let directory = hostile_directory("c9_process_directory");
     // The name of the thread is its start.
     let copy = directory.join(OsStr::from_bytes(b"\x1b]0;x\x07\nab\x9b\xe2\x80\xae\xff"));
-    fs::copy(&program, &copy).unwrap();
+    copy_program(&program, &copy);
     let target = Target::start(&copy, &[]);
     let id = target.id().to_string();
     let text = printed(&mut unwind(["stack", "--pid", &id]));
@@ -209,12 +209,12 @@ fn c9_names_of_a_process_its_threads_files_and_functions_are_shown_escaped() {
     let object = threads(&report)[0]["frames"][0]["object"].as_str().unwrap();
     assert!(object.contains(SHOWN), "{object}");
 
-    fs::copy(&program, &copy).unwrap();
-    let mut ended = vec![os("stack"), os("--after"), os("5000"), os("--")];
+    copy_program(&program, &copy);
+    let mut ended = vec![os("stack"), os("--after"), os("60000"), os("--")];
     ended.push(copy.into());
     // Its input is at its end, so it ends.
     let text = names(ended);
-    assert!(text.contains("before 5000 ms were over"), "{text}");
+    assert!(text.contains("before 60000 ms were over"), "{text}");
 }
 
 #[test]
@@ -345,13 +345,13 @@ fn c9_names_of_mapped_files_and_their_functions_are_shown_escaped_once_in_a_scri
     let directory = scratch("c9_script_directory").join(OsStr::from_bytes(b"\x1b]0;x\\y\xff"));
     fs::create_dir(&directory).unwrap();
     let copy = directory.join(OsStr::from_bytes(b"\xe2\x80\xaez"));
-    fs::copy(&program, &copy).unwrap();
-    patch(&copy, b"\0ask\0", b"\0\x1b\x07\\\0");
+    patch(&program, b"\0ask\0", b"\0\x1b\x07\\\0");
+    copy_program(&program, &copy);
     let shown = r"/\x1b]0;x\\y\xff/\xe2\x80\xaez";
     let data = directory.with_file_name("perf.data");
     let mut record = Command::new(&perf);
     record.args(["record", "-q", "-e", "cpu-clock:u", "-F", "1999", "--call-graph", "dwarf,4096"]);
-    let recorded = record.arg("-o").arg(&data).arg("timeout").arg("1").arg(&copy).output().unwrap();
+    let recorded = perf_record(record.arg("-o").arg(&data).arg("timeout").arg("1").arg(&copy));
     if !data.exists() {
         return skip(&format!("perf cannot record here: {}", stderr(&recorded)));
     }

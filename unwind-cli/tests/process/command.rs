@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_command_is_started_stopped_once_and_left_to_its_end() {
     let Some(program) = compile("command", "echo.c", FRAME_POINTERS) else { return };
-    let mut observer = unwind(["stack", "--after", "50", "--method", "fp", "--json", "--"]);
+    let mut observer = unwind(["stack", "--after", "3000", "--method", "fp", "--json", "--"]);
     let mut observer = observer
         .arg(&program)
         .stdin(std::process::Stdio::piped())
@@ -46,8 +46,8 @@ fn c11_why_a_command_has_no_stack_is_told_before_it_is_waited_for() {
     let Some(program) = compile("c11_unreadable", "echo.c", FRAME_POINTERS) else { return };
     let directory = public_directory("unreadable");
     let (secret, command) = (directory.join("secret"), directory.join("unwind"));
-    fs::copy(&program, &secret).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_unwind"), &command).unwrap();
+    copy_program(&program, &secret);
+    copy_program(env!("CARGO_BIN_EXE_unwind"), &command);
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o711)).unwrap();
     let mut child = Command::new(&command)
         .args(["stack", "--after", "50", "--"])

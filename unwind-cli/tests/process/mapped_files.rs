@@ -21,8 +21,8 @@ fn the_owner_of_a_process_needs_no_privileges() {
     let Some(program) = compile("owner", "echo.c", SFRAME) else { return };
     let directory = public_directory("owner");
     let [public, unwind] = ["program", "unwind"].map(|name| directory.join(name));
-    fs::copy(&program, &public).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_unwind"), &unwind).unwrap();
+    copy_program(&program, &public);
+    copy_program(env!("CARGO_BIN_EXE_unwind"), &unwind);
     let as_nobody = |program: &Path| {
         let mut command = Command::new(&setpriv);
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);

@@ -159,7 +159,7 @@ fn a_process_that_may_not_be_read_is_refused_with_its_owner() {
     let target = Target::start(&program, &[]);
     let directory = public_directory("no-stop-refused");
     let unwind = directory.join("unwind");
-    fs::copy(env!("CARGO_BIN_EXE_unwind"), &unwind).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_unwind"), &unwind);
     let mut command = Command::new(setpriv);
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&unwind);
     command.args(["stack", "--no-stop", "--pid", &target.id().to_string()]);

@@ -115,7 +115,7 @@ fn d16_a_program_in_another_folder_is_compared_with_itself() {
     let folder = before.with_file_name("release");
     fs::create_dir_all(&folder).unwrap();
     let program = folder.join("nested");
-    fs::copy(before.with_file_name("nested"), &program).unwrap();
+    support::copy_program(before.with_file_name("nested"), &program);
     let Some(after) = record(&program, &[]) else { return };
     let files = [before.to_str().unwrap(), after.to_str().unwrap()];
     let output = unwind(&[&["report", "--output", "-", "--diff"], &files[..]].concat());

@@ -19,6 +19,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use test_support::Compiler;
 
@@ -91,6 +93,12 @@ pub fn compile(test: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     Some(program)
 }
 
+/// Copies a program that is to be executed, by a process of its own: a child of another test, until it
+/// executes its own program, would have the copy open for writing, too.
+pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    assert!(Command::new("cp").arg(from.as_ref()).arg(to).status().unwrap().success());
+}
+
 /// A running program that is killed when the test ends.
 pub struct Target {
     child: Child,
@@ -159,6 +167,27 @@ impl Target {
         status_of(self.id(), name)
     }
 
+    /// Runs a command that samples this program, which stands still until the command has opened its
+    /// events: however late it is, it has the rest of the program's time.
+    pub fn sampled_by(&self, command: &mut Command) -> Output {
+        let id = Pid::from_raw(self.id().try_into().unwrap());
+        kill(id, Signal::SIGSTOP).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut sampler = command.spawn().unwrap();
+        let process = sampler.id();
+        wait_until("its events are open", || {
+            has_events(process) || sampler.try_wait().unwrap().is_some()
+        });
+        kill(id, Signal::SIGCONT).unwrap();
+        sampler.wait_with_output().unwrap()
+    }
+
+    /// A command that ends when the first thread has had as many more milliseconds of a CPU, or has
+    /// ended.
+    pub fn wait_for_cpu(&self, milliseconds: u32) -> Vec<String> {
+        wait_for_cpu(self.id(), milliseconds)
+    }
+
     /// Waits until the state of the first thread is one of these letters.
     pub fn wait_for_state(&self, letters: &str) {
         wait_until(&format!("state {letters}"), || {
@@ -182,10 +211,26 @@ pub fn status_of(task: u32, name: &str) -> String {
     line.unwrap().trim().to_owned()
 }
 
+/// A command that ends when a thread has had as many more milliseconds of a CPU, or has ended: on a busy
+/// machine it gets less than the time by the clock.
+pub fn wait_for_cpu(thread: u32, milliseconds: u32) -> Vec<String> {
+    let script = "read ran rest < \"$0\"; end=$((ran + $1 * 1000000))
+        while read ran rest < \"$0\" && [ \"$ran\" -lt \"$end\" ]; do sleep 0.02; done 2> /dev/null; true";
+    let times = format!("/proc/{thread}/schedstat");
+    ["sh", "-c", script, &times, &milliseconds.to_string()].map(str::to_owned).to_vec()
+}
+
+/// Whether a process has events of the kernel open, by which it samples others.
+pub fn has_events(process: u32) -> bool {
+    let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
+    let is_event = |path: PathBuf| path.to_string_lossy().contains("[perf_event]");
+    files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(is_event))
+}
+
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        assert!(started.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
         sleep(Duration::from_millis(1));
     }
 }
