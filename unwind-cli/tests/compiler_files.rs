@@ -52,15 +52,37 @@ impl Compiled {
     fn record(&self) -> Option<PathBuf> {
         let data = self.folder.join("perf.data");
         let pid = self.id.to_string();
-        let mut command =
-            unwind(["record", "--keep-stacks", "--duration", "1", "--pid", &pid, "-o"]);
-        let output = command.arg(&data).output().unwrap();
+        let mut command = unwind(["record", "--keep-stacks", "--pid", &pid, "-o"]);
+        command.arg(&data).arg("--").args(wait_for_cpu(self.id, 500));
+        let output = command.output().unwrap();
         if stderr(&output).contains("lets no sampling event be opened") {
             skip(&stderr(&output));
             return None;
         }
         assert!(output.status.success(), "{}", stderr(&output));
         Some(data)
+    }
+
+    /// What `unwind top` reports of it. On a busy machine its screens may not have all; what they are not
+    /// to have they never have. `None` where that may not be.
+    fn top(&self, names: [bool; 2], unused: usize) -> Option<([bool; 2], usize)> {
+        let pid = self.id.to_string();
+        let mut found = ([false; 2], 0);
+        for _ in 0..5 {
+            let mut top = unwind(["top", "--batch", "2", "--interval", "1", "--pid", &pid]);
+            let output = top.output().unwrap();
+            if stderr(&output).contains("lets no sampling event be opened") {
+                skip(&stderr(&output));
+                return None;
+            }
+            found = reported(&output);
+            let is_too_much = |(found, wanted): (bool, bool)| found && !wanted;
+            let has_more = found.0.into_iter().zip(names).any(is_too_much) || found.1 > unused;
+            if has_more || found == (names, unused) {
+                break;
+            }
+        }
+        Some(found)
     }
 
     fn give_away(&self, user: u32) {
@@ -123,18 +145,13 @@ fn d14_maps_and_dumps_of_the_user_and_of_root_are_used_and_those_of_others_are_n
 #[test]
 fn d14_a_map_and_a_dump_of_the_owner_of_a_process_are_used_as_long_as_that_is_known() {
     let Some(mut compiled) = Compiled::start("compiled_by_a_user", OWNER) else { return };
-    let pid = compiled.id.to_string();
-    let top = unwind(["top", "--batch", "2", "--interval", "1", "--pid", &pid]).output().unwrap();
-    if stderr(&top).contains("lets no sampling event be opened") {
-        return skip(&stderr(&top));
-    }
-    assert_eq!(reported(&top), ([true, true], 0));
+    let Some(top) = compiled.top([true, true], 0) else { return };
+    assert_eq!(top, ([true, true], 0));
     let Some(data) = compiled.record() else { return };
     assert_eq!(report(&data), ([true, true], 0), "the process runs");
     compiled.give_away(OTHER);
     assert_eq!(report(&data), ([false, false], 2));
-    let top = unwind(["top", "--batch", "2", "--interval", "1", "--pid", &pid]).output().unwrap();
-    assert_eq!(reported(&top), ([false, false], 2));
+    assert_eq!(compiled.top([false, false], 2), Some(([false, false], 2)));
     compiled.give_away(OWNER);
     assert_eq!(report(&data), ([true, true], 0));
     // A link would have the owner of what it leads to.

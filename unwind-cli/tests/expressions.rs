@@ -36,7 +36,8 @@ fn u2_recorded_stacks_lead_through_expressions() {
     let Some(program) = compile("expressions-record", "expressions.c", &flags) else { return };
     let data = program.with_file_name("data");
     let [data, program] = [&data, &program].map(|path| path.to_str().unwrap());
-    let command = ["timeout", "1", program, "works"];
+    // It is ended when it has had a second of a CPU.
+    let command = ["sh", "-c", "ulimit -t 1; exec \"$0\" works", program];
     let recorded = run(["record", "--rate", "499", "-o", data, "--"].iter().chain(&command));
     if stderr(&recorded).contains("lets no sampling event be opened") {
         return test_support::skip(&stderr(&recorded));

@@ -7,13 +7,15 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Child, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{sleep, spawn};
+use std::thread::sleep;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
-use support::{Target, compile, stderr, unwind};
+use support::{Target, compile, stderr, unwind, wait_until};
 use test_support::skip;
 
 /// They would take the CPUs from each other.
@@ -53,6 +55,19 @@ fn number(ledger: &Value, name: &str) -> u64 {
     ledger[name].as_u64().unwrap_or_else(|| panic!("{name} in {ledger}"))
 }
 
+/// Starts to record; its output is what comes of it once it has ended.
+fn start_recording(data: &Path, arguments: &[&str]) -> Child {
+    let mut command = unwind(["record", "--json", "-o", data.to_str().unwrap()]);
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until a recorder has written samples, or has ended.
+fn wait_for_samples(data: &Path, recorder: &mut Child) {
+    // More than a header.
+    let has_samples = || fs::metadata(data).is_ok_and(|file| file.len() > 4_096);
+    wait_until("samples", || has_samples() || recorder.try_wait().unwrap().is_some());
+}
+
 /// CPU time in milliseconds by the kernel's count, if it counts that.
 fn cpu_ms(ledger: &Value) -> Option<u64> {
     Some(ledger.get("cpu_time")?["nanoseconds"].as_u64().unwrap() / 1_000_000)
@@ -76,12 +91,12 @@ fn d14_ten_thousand_short_processes_are_in_the_ledger_with_their_time() {
     let Some(many) = program("strain_forks", "many.c") else { return };
     let data = many.with_file_name("perf.data");
     let command = [many.to_str().unwrap(), "forks", "10000"];
-    let Some(ledger) = record(&data, &[], &command) else { return };
-    check_all_are_there(&ledger, 999);
+    let Some(ledger) = record(&data, &["-F", "199"], &command) else { return };
+    check_all_are_there(&ledger, 199);
     let Some(ms) = cpu_ms(&ledger) else { return skip("there is a PMU, whose cycles are sampled") };
-    // Each lives for less than the time between two samples.
+    // Each lives for less than the time between two samples, also on a slow machine.
     let missing = number(&ledger["cpu_time"], "samples_missing_estimated");
-    assert!(ms > 200 && missing * 2 > ms, "{ledger}");
+    assert!(ms > 200 && missing * 2 > ms * 199 / 1000, "{ledger}");
 }
 
 #[test]
@@ -109,17 +124,24 @@ fn d14_the_time_of_a_program_that_is_killed_is_what_the_kernel_says_that_it_was(
         let text = fs::read_to_string(format!("/proc/{id}/schedstat")).ok()?;
         Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000_000)
     };
+    let mut recorder = start_recording(&data, &["--pid", &id.to_string()]);
+    wait_for_samples(&data, &mut recorder);
     let before = time();
-    let killer = spawn(move || {
-        sleep(Duration::from_millis(1500));
-        drop(target);
+    wait_until("half a second of its time", || {
+        before.is_none() || time() > before.map(|ms| ms + 500)
     });
-    let ledger = record(&data, &["--pid", &id.to_string()], &[]);
-    killer.join().unwrap();
-    let (Some(ledger), Some(_)) = (ledger, before) else { return };
+    let after = time();
+    kill(Pid::from_raw(id.try_into().unwrap()), Signal::SIGKILL).unwrap();
+    target.wait_for_state("Z");
+    let all = time();
+    let ledger = ledger_of(recorder.wait_with_output().unwrap());
+    let times = (ledger, before, after, all);
+    let (Some(ledger), Some(before), Some(after), Some(all)) = times else { return };
     check_all_are_there(&ledger, 999);
     let Some(ms) = cpu_ms(&ledger) else { return };
-    assert!((100..1600).contains(&ms), "{ledger}");
+    // All that it had after the first samples, and no more than it ever had.
+    let least = (after - before) * 95 / 100;
+    assert!((least..=all + 1).contains(&ms), "{before} {after} {all} {ledger}");
     let written = number(&ledger, "written");
     assert!(written > 50 && number(&ledger, "complete") * 10 > written * 9, "{ledger}");
 }
@@ -143,22 +165,34 @@ impl Drop for AllowedRate {
     }
 }
 
+/// For how many milliseconds the command of a recorder has waited for a CPU that others had.
+fn waited_ms(recorder: u32) -> Option<u64> {
+    let mut tasks = fs::read_dir(format!("/proc/{recorder}/task")).ok()?.flatten();
+    let command = tasks.find_map(|task| {
+        let children = fs::read_to_string(task.path().join("children")).ok()?;
+        children.split_whitespace().next().map(str::to_owned)
+    })?;
+    let times = fs::read_to_string(format!("/proc/{command}/schedstat")).ok()?;
+    Some(times.split_whitespace().nth(1)?.parse::<u64>().ok()? / 1_000_000)
+}
+
 #[test]
 fn d14_samples_that_the_kernel_does_not_take_for_a_time_are_told_apart() {
     let _alone = alone();
     let Some(many) = program("strain_throttled", "many.c") else { return };
     let data = many.with_file_name("perf.data");
-    let throttles = spawn(|| {
-        sleep(Duration::from_millis(700));
-        let allowed = AllowedRate::set("4000");
-        sleep(Duration::from_millis(1500));
-        allowed.is_some()
-    });
     // It runs until its own clock says that it had two seconds.
-    let command = [many.to_str().unwrap(), "deep", "200"];
-    let ledger = record(&data, &["-F", "19999"], &command);
-    let is_throttled = throttles.join().unwrap();
-    let Some(ledger) = ledger else { return };
+    let command = ["-F", "19999", "--", many.to_str().unwrap(), "deep", "200"];
+    let mut recorder = start_recording(&data, &command);
+    // Events at a rate that is not allowed any more could not be opened.
+    wait_for_samples(&data, &mut recorder);
+    let allowed = AllowedRate::set("4000");
+    sleep(Duration::from_millis(1000));
+    let waited = waited_ms(recorder.id());
+    sleep(Duration::from_millis(500));
+    let is_throttled = allowed.is_some();
+    drop(allowed);
+    let Some(ledger) = ledger_of(recorder.wait_with_output().unwrap()) else { return };
     if !is_throttled {
         return skip("only root changes how many samples the kernel allows");
     }
@@ -169,8 +203,9 @@ fn d14_samples_that_the_kernel_does_not_take_for_a_time_are_told_apart() {
         // Its clock also counts what the process has run before it executed the program.
         assert!((1900..2300).contains(&ms), "{ledger}");
     }
-    // What is stopped while a thread does not run is no loss.
-    if number(throttled, "spans") > 100 {
+    // What is stopped while a thread does not run is no loss: where the machine has other work, that
+    // may be all.
+    if number(throttled, "spans") > 100 && waited.is_some_and(|ms| ms < 100) {
         assert!(number(throttled, "samples_estimated") > 0, "{ledger}");
     }
 }
@@ -183,13 +218,14 @@ fn d14_a_program_whose_file_is_removed_or_replaced_is_walked_by_the_file_that_it
     for is_replaced in [false, true] {
         let copy = nested.with_file_name("copy");
         fs::copy(&nested, &copy).unwrap();
-        let target = Target::start_command(std::process::Command::new(&copy).arg("2"));
+        let target = Target::start_command(std::process::Command::new(&copy).arg("60"));
         fs::remove_file(&copy).unwrap();
         if is_replaced {
             fs::copy("/bin/true", &copy).unwrap();
         }
-        let id = target.id().to_string();
-        let ledger = record(&data, &["--pid", &id, "--duration", "1"], &[]);
+        let (id, wait) = (target.id().to_string(), target.wait_for_cpu(500));
+        let wait: Vec<&str> = wait.iter().map(String::as_str).collect();
+        let ledger = record(&data, &["--pid", &id], &wait);
         let Some(ledger) = ledger else { return };
         let (written, complete) = (number(&ledger, "written"), number(&ledger, "complete"));
         assert!(written > 20 && complete * 10 > written * 9, "{is_replaced} {ledger}");

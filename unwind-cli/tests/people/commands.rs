@@ -1,6 +1,6 @@
 //! What each command makes of a program.
 
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use test_support::skip;
@@ -33,9 +33,9 @@ impl Looker {
     pub fn row(&mut self) -> Option<Vec<Cell>> {
         let (stack, explain) = (self.best(Self::stack), self.best(Self::explain));
         let top = self.top();
-        let (mut with_stacks, record) = (self.record_stacks(), self.record());
-        assert!(with_stacks.wait().unwrap().success() || record.is_none());
-        let record = record?;
+        let record = self.record()?;
+        // To be walked later.
+        self.record_into("stacks.data", &["--keep-stacks"])?;
         self.subject.end();
         let report = self.report();
         let folded = self.folded("perf.data");
@@ -147,14 +147,14 @@ impl Looker {
 
     fn top(&mut self) -> Cell {
         let id = self.subject.process().to_string();
-        let (seconds, is_whole) =
-            (self.subject.kind.seconds(), self.subject.lacks_alive().is_none());
+        let seconds = self.subject.kind.seconds();
+        let is_whole = self.subject.lacks_alive().is_none();
         let look = || self.runs(&["top", "--interval", seconds, "--batch", "1", "--pid", &id]);
         let is_named = |output: &Output| is_in(self.subject.kind.names(), &text(output));
         let mut output = look();
-        // On a busy machine the first screen may have no sample.
-        for _ in 0..4 {
-            if is_named(&output) || !is_whole {
+        // On a busy machine a screen may have no sample.
+        for _ in 0..10 {
+            if is_named(&output) || !is_whole && is_in(&["main"], &text(&output)) {
                 break;
             }
             output = look();
@@ -164,27 +164,7 @@ impl Looker {
     }
 
     fn record(&mut self) -> Option<Cell> {
-        let id = self.subject.process().to_string();
-        let mut arguments = vec!["record", "--json", "-o", "perf.data", "--duration"];
-        arguments.push(self.subject.kind.seconds());
-        if !self.subject.kind.is_kept() {
-            arguments.push("--no-buildid-cache");
-        }
-        arguments.extend(["--pid", &id]);
-        // On a busy machine a program may get little time.
-        let (mut output, mut ledger) = (self.run(&arguments), Value::Null);
-        for _ in 0..10 {
-            if stderr(&output).contains("lets no sampling event be opened") {
-                skip(&stderr(&output));
-                return None;
-            }
-            assert!(output.status.success(), "{}", stderr(&output));
-            ledger = serde_json::from_slice(&output.stdout).unwrap();
-            if ledger["written"].as_u64().unwrap() > 20 {
-                break;
-            }
-            output = self.run(&arguments);
-        }
+        let (output, ledger) = self.record_into("perf.data", &[])?;
         let number = |name: &str| ledger[name].as_u64().unwrap();
         let complete = number("complete") * 20 >= number("written") * 19;
         if !complete {
@@ -193,16 +173,33 @@ impl Looker {
         Some(Cell { named: None, complete: Some(complete), told: self.told(&output, None) })
     }
 
-    /// Records stacks to be walked later.
-    fn record_stacks(&self) -> Child {
+    /// Records some hundreds of samples of it. Returns what was told, and the ledger.
+    fn record_into(&self, file: &str, options: &[&str]) -> Option<(Output, Value)> {
         let id = self.subject.process().to_string();
-        let arguments = ["record", "--keep-stacks", "-o", "stacks.data", "--pid", &id];
-        let mut command = self.command(&arguments);
-        command.args(["--duration", self.subject.kind.seconds()]);
+        let mut arguments = [&["record", "--json", "-o", file], options].concat();
         if !self.subject.kind.is_kept() {
-            command.arg("--no-buildid-cache");
+            arguments.push("--no-buildid-cache");
         }
-        command.stderr(Stdio::null()).spawn().unwrap()
+        arguments.extend(["--pid", &id]);
+        // On a busy machine a program may get little time.
+        let ends = (1..=5).map(|attempt| self.subject.end_of_recording(attempt));
+        let mut recorded = None;
+        for end in ends {
+            let end: Vec<&str> = end.iter().map(String::as_str).collect();
+            let output = self.run(&[&arguments[..], &end].concat());
+            if stderr(&output).contains("lets no sampling event be opened") {
+                skip(&stderr(&output));
+                return None;
+            }
+            assert!(output.status.success(), "{}", stderr(&output));
+            let ledger: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let has_many = ledger["written"].as_u64().unwrap() > 200;
+            recorded = Some((output, ledger));
+            if has_many {
+                break;
+            }
+        }
+        recorded
     }
 
     fn report(&mut self) -> Cell {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use test_support::{skip, tool};
 
-use crate::support::{Target, compile, scratch};
+use crate::support::{Target, compile, scratch, wait_for_cpu};
 
 const TABLES: &[&str] =
     &["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-Wl,--build-id"];
@@ -106,7 +106,7 @@ impl Kind {
         matches!(self, Self::ContainerMap | Self::ContainerDump)
     }
 
-    /// How long samples are taken of it.
+    /// How long it is looked at by the clock.
     pub const fn seconds(self) -> &'static str {
         // A child that began before is not recorded, and lives for one.
         if matches!(self, Self::MadeForked) { "2" } else { "1" }
@@ -245,6 +245,16 @@ impl Subject {
             Kind::MadeForked => child_of(self.process).unwrap_or(self.process),
             _ => self.process,
         }
+    }
+
+    /// How a recording of it ends, which is longer at each attempt: when it has had some time of a CPU,
+    /// or after a time by the clock where others have that.
+    pub fn end_of_recording(&self, attempt: u32) -> Vec<String> {
+        if self.kind == Kind::MadeForked {
+            let seconds: u64 = self.kind.seconds().parse().unwrap();
+            return vec!["--duration".to_owned(), (seconds << attempt >> 1).to_string()];
+        }
+        [vec!["--".to_owned()], wait_for_cpu(self.process, 500 * attempt)].concat()
     }
 
     pub fn debug_folder(&self) -> PathBuf {

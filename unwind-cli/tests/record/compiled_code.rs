@@ -12,8 +12,7 @@ fn d14_code_of_a_compiler_has_the_names_that_the_compiler_has_told() {
     command.arg("--perf-basic-prof").arg(script).stdout(Stdio::null()).current_dir(&folder);
     let target = support::Target::start_command(&mut command);
     let process = target.id().to_string();
-    let options = ["--trust-fp", "--duration", "3", "--pid", &process];
-    let Some(ledger) = record(&data, &options, &[]) else { return };
+    let Some(ledger) = record_for(&data, &["--trust-fp"], &target, 2_000) else { return };
     drop(target);
     let map = format!("/tmp/perf-{process}.map");
     let names = |command: &str| {
@@ -37,9 +36,7 @@ fn d14_stacks_through_code_of_v8_are_complete_where_frame_pointers_are_those_of_
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/busy.js");
     let mut command = Command::new(node);
     let target = support::Target::start_command(command.arg(script).current_dir(&folder));
-    let process = target.id().to_string();
-    let options = ["--keep-stacks", "--duration", "3", "--pid", &process];
-    let Some(ledger) = record(&data, &options, &[]) else { return };
+    let Some(ledger) = record_for(&data, &["--keep-stacks"], &target, 2_000) else { return };
     drop(target);
     let samples = |options: &[&str]| {
         let output = unwind(&[&["script", "--json", data.to_str().unwrap()], options].concat());

@@ -11,7 +11,8 @@ use crate::{ledger_of, many, number, record, run, text, unwind};
 fn d14_copies_grow_once_stacks_are_deeper_and_the_recorder_does_not_sample_itself() {
     let Some(program) = many("record_growing") else { return };
     let data = program.with_file_name("perf.data");
-    let command = [program.to_str().unwrap(), "deep", "100"];
+    // For three seconds: on a busy machine stacks are walked late, and copies grow after that.
+    let command = [program.to_str().unwrap(), "deep", "300"];
     let Some(ledger) = record(&data, &[], &command) else { return };
     let cut = ledger["incomplete"]["stack-copy-too-short"].as_u64().unwrap_or(0);
     assert!(cut >= 4 && cut * 2 < number(&ledger, "complete"), "{ledger}");
@@ -22,7 +23,7 @@ fn d14_copies_grow_once_stacks_are_deeper_and_the_recorder_does_not_sample_itsel
     assert!(number(&ledger, "complete") * 10 < number(&ledger, "written"), "{ledger}");
 }
 
-/// Records a program that computes for one and a half seconds under this many KiB of stack, with
+/// Records a program that computes for three seconds under this many KiB of stack, with
 /// more above its first frame than any copy takes. Returns the ledger, and the bytes of the file
 /// a sample.
 fn deep(test: &str, kib: &str) -> Option<(Value, u64)> {
@@ -30,7 +31,7 @@ fn deep(test: &str, kib: &str) -> Option<(Value, u64)> {
     let data = program.with_file_name("perf.data");
     let path = data.to_str().unwrap();
     let arguments = ["record", "--json", "-F", "1999", "--keep-stacks", "-o", path, "--"];
-    let arguments = [&arguments[..], &[program.to_str().unwrap(), "deep", "150", kib]].concat();
+    let arguments = [&arguments[..], &[program.to_str().unwrap(), "deep", "300", kib]].concat();
     let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
     command.env("UNUSED", "x".repeat(100 << 10));
     let ledger = ledger_of(&arguments, run(command, &arguments))?;

@@ -94,7 +94,8 @@ fn n3_a_sample_is_taken_each_so_many_times() {
     // Each page fault, and each second one.
     let Some(each) = samples(&["-e", "page-faults:u", "-c", "1", "-g"]) else { return };
     let second = samples(&["-e", "page-faults:u", "-c", "2"]).unwrap();
-    assert!(each >= 10 && second * 2 <= each + 8 && second * 3 > each, "{each} {second}");
+    // Where what is loaded is placed by chance, a run has some more faults than another.
+    assert!(each >= 10 && second * 3 < each * 2 && second * 3 > each, "{each} {second}");
 }
 
 #[test]
@@ -206,7 +207,11 @@ fn n3_the_short_options_of_perf_say_whom_to_record() {
         ids.dedup();
         ids
     };
-    let ends = ["sleep", "0.4"];
+    // When both have had 0.2 s of a CPU.
+    let [mut ends, after] = [&one, &other].map(|busy| support::wait_for_cpu(busy.0.id(), 200));
+    ends[2] += "; shift; exec \"$@\"";
+    ends.extend(after);
+    let ends: Vec<&str> = ends.iter().map(String::as_str).collect();
     for (options, has_other) in [
         (vec!["-p", &id], false),
         (vec!["-t", &id], false),
@@ -220,7 +225,7 @@ fn n3_the_short_options_of_perf_say_whom_to_record() {
         arguments.extend(["-o", data.to_str().unwrap()]);
         arguments.extend(&options);
         arguments.push("--");
-        arguments.extend(ends);
+        arguments.extend(&ends);
         if !nix::unistd::Uid::effective().is_root() {
             return skip("these need root");
         }

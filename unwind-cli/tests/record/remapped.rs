@@ -1,9 +1,16 @@
 //! Programs that have moved their code to memory without a file, at the same addresses.
 
+use test_support::perf_record;
+
 use super::*;
 
 fn remapped(test: &str) -> Option<PathBuf> {
     support::compile(test, "remapped.c", WITHOUT_FRAME_POINTERS)
+}
+
+/// The program, which is ended when it has had a second of a CPU.
+fn for_a_second<'a>(program: &'a str, how: &'a str) -> [&'a str; 5] {
+    ["sh", "-c", "ulimit -t 1; exec \"$0\" \"$1\" 600", program, how]
 }
 
 fn report(data: &Path) -> (String, String) {
@@ -33,16 +40,13 @@ fn k9_code_that_a_recorded_program_has_moved_is_that_of_its_file() {
     let folder = support::scratch("k9_recordings");
     for how in ["mremap", "mmap"] {
         let data = folder.join(how);
-        let Some(ledger) = record(&data, &[], &[program, how, "1"]) else { return };
+        let Some(ledger) = record(&data, &[], &for_a_second(program, how)) else { return };
         assert_known(&data, &ledger, how);
         // What is there before the recording begins.
         let data = folder.join(format!("{how}.attached"));
         let mut command = Command::new(program);
         let target = support::Target::start_command(command.args([how, "60", "ready"]));
-        let process = target.id().to_string();
-        let Some(ledger) = record(&data, &["--pid", &process, "--duration", "1"], &[]) else {
-            return;
-        };
+        let Some(ledger) = record_for(&data, &[], &target, 800) else { return };
         assert_known(&data, &ledger, &format!("{how}, attached"));
     }
 }
@@ -51,7 +55,7 @@ fn k9_code_that_a_recorded_program_has_moved_is_that_of_its_file() {
 fn k9_other_code_in_that_place_has_no_names_of_the_file_in_a_recording() {
     let Some(program) = remapped("k9_record_other") else { return };
     let data = support::scratch("k9_other_recording").join("perf.data");
-    let command = [program.to_str().unwrap(), "other", "1"];
+    let command = for_a_second(program.to_str().unwrap(), "other");
     let Some(ledger) = record(&data, &[], &command) else { return };
     assert!(number(&ledger, "written") > 50, "{ledger}");
     let (report, _) = report(&data);
@@ -65,7 +69,7 @@ fn k9_in_a_recording_of_perfs_such_code_is_known_by_its_place_and_that_is_told()
     let data = support::scratch("k9_perf_recording").join("perf.data");
     let mut command = Command::new(perf);
     command.args(["record", "-q", "--call-graph", "dwarf,4096", "-o"]).arg(&data).arg(&program);
-    let output = run(command, &["mmap", "1"]);
+    let output = perf_record(command.args(["mmap", "1"]));
     if !output.status.success() {
         return skip(&text(&output.stderr));
     }
@@ -88,8 +92,7 @@ fn u4_node_with_its_code_on_huge_pages_is_known_as_it_is_without() {
         let target = support::Target::start_command(&mut command);
         let process = target.id().to_string();
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
-        let options = ["--duration", "3", "--pid", &process];
-        let Some(ledger) = record(&data, &options, &[]) else { return };
+        let Some(ledger) = record_for(&data, &[], &target, 2_500) else { return };
         let code = maps.lines().filter(|line| line.contains(" r-xp "));
         let is_moved =
             code.take_while(|line| !line.contains(".so")).any(|line| line.ends_with(" 0 "));
