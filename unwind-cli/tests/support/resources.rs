@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// How long one run may take by the clock before it is killed, which is a
 /// failure. Far longer than any needs, also on a machine that is busy.
-pub const TIME_LIMIT: Duration = Duration::from_secs(60);
+pub const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// How much address space one run may have, in KiB: what asks for more is
 /// aborted, before it harms the machine.
@@ -259,53 +259,86 @@ pub fn stays_linear(
     bounds: Bounds,
     mut build: impl FnMut(usize) -> Run,
 ) {
+    const SIZES: [usize; 3] = [1, 2, 4];
+    /// Other work on the machine makes a run longer, and a look may miss the most memory that a run had:
+    /// of some runs the least time and the most memory are right.
+    const ATTEMPTS: usize = 3;
     let alone = MEASURING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let mut costs = Vec::new();
-    for times in [1, 2, 4] {
-        let cost = build(times).measure();
-        println!("{reader:<24} {construction:<34} {times}x {cost}");
-        assert!(
-            !cost.too_long && matches!(cost.status.code(), Some(0..=8)),
-            "{reader}, {construction}, {times}x: {:?} after {:?}: {}",
-            cost.status,
-            cost.wall,
-            cost.stderr
-        );
-        let mib = u32::try_from(cost.input >> 20).unwrap() + 1;
-        let name = format!("{reader}, {construction}, {times}x");
-        let allowed = FIXED.time + bounds.time * mib;
-        assert!(cost.cpu <= allowed, "{name}: {:?} of time, {allowed:?} are allowed", cost.cpu);
-        let allowed = FIXED.memory + bounds.memory * cost.input;
-        assert!(cost.peak <= allowed, "{name}: {} bytes of memory of {allowed}", cost.peak);
-        let allowed = FIXED.output + bounds.output * cost.input;
-        assert!(cost.output <= allowed, "{name}: {} bytes of output of {allowed}", cost.output);
-        costs.push(cost);
+    let mut run = |times| measure_within_bounds(reader, construction, bounds, times, build(times));
+    let mut costs = SIZES.map(&mut run);
+    let name = format!("{reader}, {construction}");
+    let mut growth = grow_with_the_input(&name, &costs);
+    for _ in 1..ATTEMPTS {
+        if growth.is_ok() {
+            break;
+        }
+        for (cost, again) in costs.iter_mut().zip(SIZES.map(&mut run)) {
+            (cost.cpu, cost.peak) = (cost.cpu.min(again.cpu), cost.peak.max(again.peak));
+        }
+        growth = grow_with_the_input(&name, &costs);
     }
     drop(alone);
-    let (first, last) = (&costs[0], &costs[2]);
+    growth.unwrap_or_else(|grown| panic!("{grown}"));
+}
+
+/// Runs it, and checks its end and each figure by itself.
+fn measure_within_bounds(
+    reader: &str,
+    construction: &str,
+    bounds: Bounds,
+    times: usize,
+    run: Run,
+) -> Cost {
+    let cost = run.measure();
+    println!("{reader:<24} {construction:<34} {times}x {cost}");
+    assert!(
+        !cost.too_long && matches!(cost.status.code(), Some(0..=8)),
+        "{reader}, {construction}, {times}x: {:?} after {:?}: {}",
+        cost.status,
+        cost.wall,
+        cost.stderr
+    );
+    let mib = u32::try_from(cost.input >> 20).unwrap() + 1;
+    let name = format!("{reader}, {construction}, {times}x");
+    let allowed = FIXED.time + bounds.time * mib;
+    assert!(cost.cpu <= allowed, "{name}: {:?} of time, {allowed:?} are allowed", cost.cpu);
+    let allowed = FIXED.memory + bounds.memory * cost.input;
+    assert!(cost.peak <= allowed, "{name}: {} bytes of memory of {allowed}", cost.peak);
+    let allowed = FIXED.output + bounds.output * cost.input;
+    assert!(cost.output <= allowed, "{name}: {} bytes of output of {allowed}", cost.output);
+    cost
+}
+
+/// Compares the runs of the smallest and the largest input.
+fn grow_with_the_input(name: &str, [first, _, last]: &[Cost; 3]) -> Result<(), String> {
     assert!(last.input >= 3 * first.input, "the construction does not grow");
-    let name = format!("{reader}, {construction}");
     // The same work takes up to half as long again on a machine that does other work.
     let time = |cost: &Cost| u64::try_from(cost.cpu.max(TIME_FLOOR).as_micros()).unwrap();
     grows_with_the_input(&format!("{name}: time in us"), first, last, |cost| {
         (time(cost), time(first) * last.input / (2 * first.input.max(1)))
-    });
+    })?;
     grows_with_the_input(&format!("{name}: memory"), first, last, |cost| {
         (cost.peak.max(MEMORY_FLOOR), MEMORY_FLOOR)
-    });
+    })?;
     grows_with_the_input(&format!("{name}: output"), first, last, |cost| {
         (cost.output.max(OUTPUT_FLOOR), 0)
-    });
+    })
 }
 
 /// `of` gives a figure of a run, and how much of growth is nothing.
-fn grows_with_the_input(name: &str, first: &Cost, last: &Cost, of: impl Fn(&Cost) -> (u64, u64)) {
+fn grows_with_the_input(
+    name: &str,
+    first: &Cost,
+    last: &Cost,
+    of: impl Fn(&Cost) -> (u64, u64),
+) -> Result<(), String> {
     let ((before, slack), (after, _)) = (of(first), of(last));
     // Half as much again, for the logarithm and for noise. What grows with the
     // square of the input is far above it: 4 times as much as this allows.
     let ratio = last.input * 3 / 2;
     let allowed = before.saturating_mul(ratio) / first.input.max(1) + slack;
-    assert!(after <= allowed, "{name}: from {before} to {after}, {allowed} would be in proportion");
+    let grown = format!("{name}: from {before} to {after}, {allowed} would be in proportion");
+    if after <= allowed { Ok(()) } else { Err(grown) }
 }
 
 /// A file of the test's own directory.
