@@ -316,7 +316,7 @@ fn dwarf_that_takes_too_much_to_read_is_left_out_and_told() {
     let target = Target::start(&program, &[]);
     let started = Instant::now();
     let report = report_with_lines(&target, &[]);
-    assert!(started.elapsed() < Duration::from_secs(20));
+    assert!(started.elapsed() < Duration::from_secs(120));
     assert_eq!(functions_to_main(&report), ["main"]);
     assert_eq!(threads(&report)[0]["end"]["complete"], true, "{report:#}");
     let warnings = report["warnings"].as_array().unwrap();

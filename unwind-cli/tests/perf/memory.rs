@@ -117,6 +117,14 @@ fn feed(arguments: &[&str], len: u64, marks: bool) -> (u64, u64) {
         sent += u64::try_from(chunk.len()).unwrap();
         chunk.clear();
     }
+    // It has begun to read, and has its buffers: the pipe alone would take what is little.
+    let read = || -> u64 {
+        let counts = fs::read_to_string(format!("/proc/{}/io", child.id())).unwrap();
+        counts.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    };
+    while read() < sent {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();

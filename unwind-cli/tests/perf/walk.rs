@@ -1,7 +1,7 @@
 //! `unwind script` and `merge` over samples with registers and a copy of the stack, and
 //! the text of `perf script` for recordings whose program is here: `testdata/perf-walk`.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,8 +21,8 @@ fn recording(name: &str) -> String {
     fixture(&format!("{name}.data")).to_str().unwrap().to_owned()
 }
 
-/// The program at its place, for one test at a time.
-struct Placed(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+/// The program at its place, for one test at a time, also of those that run elsewhere on the machine.
+struct Placed(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>, File);
 
 impl Placed {
     /// Puts `bytes` there, or takes away what is.
@@ -30,11 +30,13 @@ impl Placed {
         static ALONE: Mutex<()> = Mutex::new(());
         let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         fs::create_dir_all(Path::new(PROGRAM).parent().unwrap()).unwrap();
+        let others = File::create(Path::new(PROGRAM).with_file_name("lock")).unwrap();
+        others.lock().unwrap();
         let _ = fs::remove_file(PROGRAM);
         if let Some(bytes) = bytes {
             fs::write(PROGRAM, bytes).unwrap();
         }
-        Self(guard)
+        Self(guard, others)
     }
 
     fn program() -> Self {
@@ -45,6 +47,7 @@ impl Placed {
 impl Drop for Placed {
     fn drop(&mut self) {
         let _ = fs::remove_file(PROGRAM);
+        let _ = self.1.unlock();
     }
 }
 
@@ -89,14 +92,9 @@ fn d5_text_of_programs_recorded_here_is_that_of_perf_script() {
     compiler.compile(&source, &program, &[]);
     for graph in [&["--call-graph", "dwarf,16384"][..], &["-g"], &[]] {
         let data = folder.join("perf.data");
-        let record = Command::new(&perf)
-            .env("HOME", &folder)
-            .args(["record", "-q", "-e", "cpu-clock:u", "-F", "997", "-o"])
-            .arg(&data)
-            .args(graph)
-            .arg(&program)
-            .output()
-            .unwrap();
+        let mut record = Command::new(&perf);
+        record.env("HOME", &folder).args(["record", "-q", "-e", "cpu-clock:u", "-F", "997", "-o"]);
+        let record = test_support::perf_record(record.arg(&data).args(graph).arg(&program));
         if !record.status.success() {
             println!("skipped: perf cannot record here: {}", text(&record.stderr));
             return;

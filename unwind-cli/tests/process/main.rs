@@ -273,6 +273,10 @@ fn a_row_is_looked_up_once_for_all_threads() {
     let flags: &[&str] = &["-O1", "-fomit-frame-pointer", "-pthread"];
     let Some(program) = compile("threads_rows", "threads.c", flags) else { return };
     let target = Target::start(&program, &[]);
+    // Some may still be on their way.
+    wait_until("all threads are parked", || {
+        threads(&report_of(&target, &[])).iter().all(|thread| functions(thread)[0] == "park")
+    });
     let pid = target.id().to_string();
     let output = run(["stack", "--stats", "--pid", &pid]);
     let text = String::from_utf8(output.stderr).unwrap();

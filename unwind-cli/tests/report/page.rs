@@ -101,7 +101,14 @@ fn shown_by(page: &Path, what: &str, options: &[&str]) -> Option<String> {
     command.args(["--virtual-time-budget=2000", "--window-size=1200,800", "--dump-dom"]);
     command.args(options);
     command.arg(format!("file://{}#{what}", page.to_str().unwrap()));
-    let output = command.stdin(Stdio::null()).output().unwrap();
+    // On a busy machine its processes may give each other up.
+    let mut output = command.stdin(Stdio::null()).output().unwrap();
+    for _ in 0..2 {
+        if output.status.success() {
+            break;
+        }
+        output = command.output().unwrap();
+    }
     if !output.status.success() {
         skip(&format!("chromium does not run here: {}", text(&output.stderr)));
         return None;

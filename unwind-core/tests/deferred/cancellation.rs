@@ -80,7 +80,7 @@ fn s4_a_cancellation_sleeps_in_the_hosts_queue_until_the_callback_has_ended() {
             });
             let begun = Instant::now();
             while queue.sleeps.load(Ordering::SeqCst) == 0 {
-                assert!(begun.elapsed().as_secs() < 20, "the cancellation does not sleep");
+                assert!(begun.elapsed().as_secs() < 120, "the cancellation does not sleep");
                 thread::yield_now();
             }
             ended.store(true, Ordering::SeqCst);
