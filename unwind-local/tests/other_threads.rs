@@ -21,6 +21,9 @@ use unwind_local::{BadSignal, ThreadError, ThreadSignal, backtrace, prepare};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Longer than any thread waits for a CPU, also on a machine that is busy.
+const LONG: Duration = Duration::from_secs(120);
+
 /// The signal, for one test at a time: each has all letters.
 fn installed() -> (ThreadSignal, MutexGuard<'static, ()>) {
     static USER: Mutex<()> = Mutex::new(());
@@ -81,11 +84,11 @@ fn a_thread_tells_where_it_sleeps_and_where_it_works() {
         for (tid, callers) in told.iter().take(4) {
             for _ in 0..200 {
                 let mut frames = [0; 512];
-                let found = signal.backtrace(tid, SECOND, &mut frames).unwrap();
+                let found = signal.backtrace(tid, LONG, &mut frames).unwrap();
                 let frames = &frames[..found.len];
                 assert!(found.is_complete && frames.ends_with(&callers), "{found:?} {frames:x?}");
                 let mut few = [0; 2];
-                let found = signal.backtrace(tid, SECOND, &mut few).unwrap();
+                let found = signal.backtrace(tid, LONG, &mut few).unwrap();
                 assert!(found.len == 2 && !found.is_complete);
             }
         }
@@ -98,7 +101,7 @@ fn who_does_not_answer_is_waited_for_no_longer_than_asked() {
     let no_such = signal.backtrace(i32::MAX, SECOND, &mut [0; 8]);
     assert_eq!(no_such, Err(ThreadError::NoSuchThread));
     let mut frames = [0; 64];
-    assert!(signal.backtrace(gettid(), SECOND, &mut frames).unwrap().is_complete, "the own");
+    assert!(signal.backtrace(gettid(), LONG, &mut frames).unwrap().is_complete, "the own");
 
     let (tell, told) = channel();
     let both = Barrier::new(2);
@@ -123,11 +126,11 @@ fn who_does_not_answer_is_waited_for_no_longer_than_asked() {
         for _ in 0..2 * ThreadSignal::MOST_AT_A_TIME {
             assert_eq!(signal.backtrace(tid, wait, &mut frames), Err(ThreadError::NoAnswer));
         }
-        assert!(before.elapsed() >= wait * 16 && before.elapsed() < 30 * SECOND);
+        assert!(before.elapsed() >= wait * 16 && before.elapsed() < LONG);
         both.wait();
         both.wait();
         // What came late has answered no request.
-        assert!(signal.backtrace(tid, SECOND, &mut frames).unwrap().is_complete);
+        assert!(signal.backtrace(tid, LONG, &mut frames).unwrap().is_complete);
         both.wait();
     });
     let errors =
@@ -156,13 +159,20 @@ fn many_ask_each_other() {
                     for turn in 0..200 {
                         let mut frames = [0; 512];
                         // Some do not wait, so that answers come late.
-                        let wait = if turn % 3 == 0 { Duration::ZERO } else { SECOND };
-                        match signal.backtrace(tid, wait, &mut frames) {
+                        let wait = if turn % 3 == 0 { Duration::ZERO } else { LONG };
+                        let found = loop {
+                            match signal.backtrace(tid, wait, &mut frames) {
+                                // Until those that are asked get a CPU no letter may be free.
+                                Err(ThreadError::Busy) => thread::yield_now(),
+                                found => break found,
+                            }
+                        };
+                        match found {
                             Ok(found) => {
                                 assert!(frames[..found.len].ends_with(&callers));
                                 answers.fetch_add(1, Ordering::Relaxed);
                             }
-                            Err(ThreadError::Busy | ThreadError::NoAnswer) => {
+                            Err(ThreadError::NoAnswer) if wait.is_zero() => {
                                 refused.fetch_add(1, Ordering::Relaxed);
                             }
                             Err(error) => panic!("{error}"),
@@ -176,7 +186,8 @@ fn many_ask_each_other() {
         }
     });
     let (answers, refused) = (answers.into_inner(), refused.into_inner());
-    assert!(answers + refused == 2400 && answers > 500 && refused > 100, "{answers} {refused}");
+    // Of each three asks two wait for the answer.
+    assert!(answers + refused == 2400 && answers >= 1592 && refused > 100, "{answers} {refused}");
 }
 
 #[test]

@@ -168,7 +168,8 @@ fn g14_the_kernels_ring_that_overwrites_has_the_newest_samples() {
     let mut buf = [0; RingReader::MAX_RECORD];
     let mut newest = 0;
     for round in 0..3 {
-        work(Duration::from_millis(60));
+        // A part of it is enough for a page: a machine that is late takes fewer samples.
+        work(Duration::from_millis(300));
         event.pause(true);
         let mut snapshot = reader.look();
         let (mut count, mut first, mut last, mut bytes) = (0, 0, u64::MAX, 0);
@@ -184,7 +185,7 @@ fn g14_the_kernels_ring_that_overwrites_has_the_newest_samples() {
             last = time;
             count += 1;
         }
-        assert!(snapshot.is_cut(), "more than a page in 60 ms of the CPU");
+        assert!(snapshot.is_cut(), "more than a page in 300 ms of the CPU");
         assert!(count > 10 && bytes > PAGE - 1024, "round {round}: {count} {bytes}");
         newest = first;
         event.pause(false);
