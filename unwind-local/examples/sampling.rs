@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use unwind_core::{FramePc, VirtAddr};
 use unwind_local::Symbol;
@@ -119,15 +119,23 @@ fn install() {
     unsafe { libc::sigaction(libc::SIGPROF, &raw const action, std::ptr::null_mut()) };
 }
 
+/// How long the process has had a CPU.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is one for a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
 #[inline(never)]
 fn fibonacci(number: u32) -> u64 {
     if number < 2 { number.into() } else { fibonacci(number - 1) + fibonacci(number - 2) }
 }
 
 #[inline(never)]
-fn work(until: Instant) -> u64 {
+fn work() -> u64 {
     let mut sum = 0_u64;
-    while Instant::now() < until {
+    while cpu_time() < Duration::from_secs(2) {
         sum = sum.wrapping_add(fibonacci(20));
     }
     sum
@@ -137,10 +145,9 @@ fn main() {
     unwind_local::prepare();
     install();
     set_timer(Duration::from_millis(1));
-    let until = Instant::now() + Duration::from_secs(1);
-    let threads = [(); 2].map(|()| std::thread::spawn(move || work(until)));
+    let threads = [(); 2].map(|()| std::thread::spawn(work));
     let mut counts = Counts::new();
-    while Instant::now() < until {
+    while threads.iter().any(|thread| !thread.is_finished()) {
         std::thread::sleep(Duration::from_millis(20));
         drain(&mut counts);
     }
