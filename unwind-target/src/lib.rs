@@ -48,15 +48,33 @@
 //! ```
 //! use unwind_target::Symbolizer;
 //!
-//! # fn backtrace() -> [u64; 1] { [0] }
-//! // From `unwind-local`, an allocator's records, or a crash handler.
+//! # fn backtrace() -> [u64; 1] { [1] }
+//! // The return addresses of a backtrace: from `unwind-local`, an allocator's records, a crash handler.
 //! let addresses = backtrace();
-//! let found = Symbolizer::of_own_process()?.find(&addresses);
+//! let found = Symbolizer::of_own_process()?.find_return_addresses(&addresses);
 //! for (address, symbol) in addresses.iter().zip(&found.symbols) {
 //!     println!("{address:#x} {symbol}");
 //! }
 //! # Ok::<(), unwind_target::TargetError>(())
 //! ```
+//!
+//! # JSON
+//!
+//! [`Stacks`] serializes as an object of its fields; `schema` is 2. A [`ThreadStack`] has `thread` for its id.
+//! A [`Frame`] has the fields of its [`Symbol`] and of the [`Source`] of that beside its own. Addresses (`pc`, `sp`,
+//! `object_pc`) are texts as `"0x401136"`, since many readers' numbers end at 53 bits; other numbers are numbers.
+//!
+//! # Rights, time and side effects
+//!
+//! - To look at a process takes the right to trace it: one's own processes if `kernel.yama.ptrace_scope` is 0, else
+//!   root or `CAP_SYS_PTRACE`. A thread of this process traces; the signal handlers and limits of this process stay as
+//!   they are.
+//! - A process is let go after its [limit](HoldLimit), but a call may last longer: it ends when the read that it waits for
+//!   does, of a file on a network that is gone for example. Names take as long as the files of the target are
+//!   large.
+//! - File descriptors are taken for the files of a target, and a file without a name in the directory for temporary
+//!   files for a core that is compressed or comes from a pipe. [Another process](LineReader::Apart) is started for
+//!   lines only if that is asked for, and the client of debuginfod only with [`DebugServers`].
 //!
 //! # What it promises
 //!

@@ -199,6 +199,11 @@ fn addresses_of_the_own_process_have_functions_files_and_lines() {
     assert!(symbol.source.file.as_ref().unwrap().to_string().ends_with("stacks.rs"));
     assert!(symbol.source.line.is_some());
     assert_eq!(nothing.to_string(), "??");
+    // As one after a call it is of what is before it, and keeps its own offset.
+    let after = symbolizer.find_return_addresses(&[asked() + 1]);
+    let [after] = after.symbols.as_slice() else { panic!("{after:?}") };
+    assert_eq!((&after.function, after.function_offset), (&symbol.function, Some(1)));
+    assert_eq!(after.source.line, symbol.source.line);
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl DebugFiles {
     /// # Errors
     ///
     /// [`WrongDebugFile`] if the link leads to another file and to no right one.
+    #[doc(hidden)]
     pub fn find(
         &self,
         file: &ElfFile,

@@ -33,9 +33,32 @@ pub enum LineReader {
     /// time and stack. For files that are as trusted as this program is.
     #[default]
     Here,
-    /// Another process, started for each file, which may take 10 seconds and 2 GiB: a program that
-    /// gives the hexadecimal addresses after these arguments to [`serve`](crate::serve_lines). It may be this
-    /// program again, `/proc/self/exe`.
+    /// Another process, started for each file: `program` with `arguments`, followed by addresses in hexadecimal
+    /// digits without `0x`; the file is its standard input, and its standard error goes nowhere. It has to give the
+    /// addresses to [`serve_lines`](crate::serve_lines), which lets it use 10 seconds of CPU time and 2 GiB of memory.
+    /// Nobody else ends it.
+    ///
+    /// The program may be this one again, if it looks for the argument before it does anything else:
+    ///
+    /// ```no_run
+    /// use unwind_target::{LineReader, Naming, Process, serve_lines};
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    ///     if let [first, addresses @ ..] = arguments.as_slice()
+    ///         && first == "serve"
+    ///     {
+    ///         let parse = |text: &String| u64::from_str_radix(text, 16);
+    ///         let addresses: Result<Vec<u64>, _> = addresses.iter().map(parse).collect();
+    ///         return Ok(serve_lines(&addresses?)?);
+    ///     }
+    ///     let program = std::env::current_exe()?;
+    ///     let reader = LineReader::Apart { program, arguments: vec!["serve".into()] };
+    ///     let stacks = Process::new(4711).naming(Naming::new().lines(Some(reader))).stacks()?;
+    ///     println!("{}", stacks.threads.len());
+    ///     Ok(())
+    /// }
+    /// ```
     Apart {
         /// The program.
         program: PathBuf,
@@ -57,6 +80,7 @@ pub fn are_in(file: &ElfFile) -> Result<bool, ElfError> {
 impl LineReader {
     /// The places of link-time addresses of a file. Also says what is wrong, if there are fewer
     /// than were asked for or some are not known for that reason.
+    #[doc(hidden)]
     pub fn find(&self, file: &ElfFile, addrs: &[u64]) -> (Vec<Places>, Option<LinesError>) {
         let addrs = addrs.get(..MOST_ADDRS).unwrap_or(addrs);
         let mut found = Vec::new();

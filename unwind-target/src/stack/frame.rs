@@ -87,6 +87,7 @@ impl From<Origin> for FoundBy {
 impl Frame {
     /// Names a frame by the module that `find` has at an address. Returns what
     /// is wrong with the module's file, too.
+    #[doc(hidden)]
     pub fn new<'m>(
         frame: &WalkedFrame,
         find: impl Fn(u64) -> Option<&'m Module>,

@@ -77,8 +77,8 @@ impl Process {
         Self { hold_limit, ..self }
     }
 
-    /// Holds it until its stacks are walked, instead of copying them first: of a stack of any depth all is
-    /// of one time.
+    /// Holds it until its stacks are walked, instead of copying them first: a very deep stack is of one moment then,
+    /// too, and the process stands still for longer.
     #[must_use]
     pub fn in_place(self) -> Self {
         Self { way: Way::InPlace, ..self }

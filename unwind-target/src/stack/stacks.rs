@@ -81,8 +81,8 @@ impl Default for Naming {
 }
 
 impl Naming {
-    /// By symbols and lines of the source, which this process reads, and functions of C++ with their
-    /// parameters.
+    /// By symbols and by lines of the source, which [this process](LineReader::Here) reads, also those that were stripped
+    /// off and are in `/usr/lib/debug`; functions of C++ with their parameters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -130,6 +130,7 @@ impl Stacks {
 
     /// Finds names for what was walked. `stacks` are those of the target's
     /// threads, in the same order.
+    #[doc(hidden)]
     #[must_use]
     pub fn new(target: &Target, stacks: Vec<Stack>, method: Method, naming: &Naming) -> Self {
         let mut warnings = target.warnings.clone();

@@ -36,7 +36,9 @@ pub struct Symbol {
     pub source: Source,
 }
 
-/// Where in the source an address is.
+/// Where in the source an address is. `file`, `line` and `column` are of the function that has the frame,
+/// [`Symbol::function`]. Where others are inlined, that is where it calls the outermost one of them, and each
+/// [`Inlined`] has its own place; in the order of a stack they stand before the symbol.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Source {

@@ -81,30 +81,42 @@ impl Symbolizer {
         Self { naming, ..self }
     }
 
-    /// What addresses of instructions are called. Of a return address give one less: the call may be the last
-    /// instruction of its function.
+    /// What addresses of instructions are called. One that is nowhere has the text `??`.
     #[must_use]
     pub fn find(&self, addrs: &[u64]) -> Symbols {
-        self.modules.expect_functions(addrs.iter().copied(), &self.naming.debug_files);
+        self.find_before(addrs, 0)
+    }
+
+    /// The same of return addresses, which are those after calls: the call may be the last instruction of its
+    /// function or its line. Offsets are of the return addresses themselves.
+    #[must_use]
+    pub fn find_return_addresses(&self, addrs: &[u64]) -> Symbols {
+        self.find_before(addrs, 1)
+    }
+
+    /// What these addresses are called by the code `before` bytes before each.
+    fn find_before(&self, addrs: &[u64], before: u64) -> Symbols {
+        let lookups: Vec<_> = addrs.iter().map(|addr| addr.wrapping_sub(before)).collect();
+        self.modules.expect_functions(lookups.iter().copied(), &self.naming.debug_files);
         let told = ToldCode::new(Some(self.process), &self.mappings, self.naming.notices.clone());
         let mut room = NameRoom::new(ROOM_FOR_NAMES);
         let mut troubles = BTreeMap::<Untrusted, String>::new();
         let mut symbols: Vec<_> = addrs.iter().map(|_| Symbol::default()).collect();
-        for (&addr, symbol) in addrs.iter().zip(&mut symbols) {
-            match self.modules.find(addr) {
+        for ((&addr, &lookup), symbol) in addrs.iter().zip(&lookups).zip(&mut symbols) {
+            match self.modules.find(lookup) {
                 Some(module) => {
-                    if let Err(trouble) = symbol.name(module, addr, addr) {
+                    if let Err(trouble) = symbol.name(module, addr, lookup) {
                         troubles.insert(module.path.as_path().into(), trouble);
                     }
                 }
-                None => symbol.name_without_file(&self.mappings, &told, addr, 0),
+                None => symbol.name_without_file(&self.mappings, &told, lookup, before),
             }
             symbol.demangle(self.naming.parameters);
             room.fit([&mut symbol.object, &mut symbol.function, &mut symbol.mangled]);
         }
         let mut warnings = Vec::new();
         if let Some(reader) = &self.naming.lines {
-            let mut placed: Vec<_> = addrs.iter().copied().zip(&mut symbols).collect();
+            let mut placed: Vec<_> = lookups.iter().copied().zip(&mut symbols).collect();
             let parameters = self.naming.parameters;
             warnings = source_lines::add(&mut placed, &self.modules, reader, parameters, &mut room);
         }

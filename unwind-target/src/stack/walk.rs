@@ -69,7 +69,9 @@ pub struct Stack {
     pub end: StackEnd,
 }
 
-/// Why a stack has no more frames. Its text is a line.
+/// Why a stack has no more frames. Shown, it is a line that says whether the stack is complete, too: `complete:
+/// outermost frame`, or `incomplete: no source covers this pc; libx.so has neither .sframe nor .eh_frame or
+/// .debug_frame`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StackEnd {
@@ -78,7 +80,7 @@ pub struct StackEnd {
     pub complete: bool,
     /// For programs.
     pub reason: EndReason,
-    /// For people.
+    /// The part of the line after the colon.
     pub text: String,
 }
 
@@ -91,7 +93,7 @@ pub enum EndReason {
     Outermost,
     /// The last frame's return address is zero.
     ZeroReturnAddress,
-    /// There are more frames than `--max-frames`.
+    /// There are more frames than [`WalkOptions::max_frames`](crate::WalkOptions::max_frames) allows.
     MaxFrames,
     /// No method covers the last frame.
     NoRow,
@@ -139,6 +141,7 @@ impl fmt::Display for StackEnd {
 
 impl StackEnd {
     /// Of a walk with these frames.
+    #[doc(hidden)]
     pub fn new<E: TableError + fmt::Display>(end: &End<E>, frames: &[Frame]) -> Self {
         let reason = match end {
             End::Outermost => EndReason::Outermost,

@@ -23,6 +23,7 @@ impl Walked {
     /// # Errors
     ///
     /// [`TargetError::NoSuchThread`] if it has no such thread.
+    #[doc(hidden)]
     pub fn new(mut target: Target, options: &WalkOptions) -> Result<Self, TargetError> {
         if let Some(thread) = options.thread {
             target.keep_thread(thread)?;

@@ -27,16 +27,16 @@ pub struct HoldLimit {
 }
 
 impl HoldLimit {
-    /// A process that was held for this time continues. What was read of it is given up, and
-    /// [`TargetError::LetGo`] says so, as soon as the read that lasts ends.
+    /// A process that was held for this time runs again. What was read of it is given up: the call fails with
+    /// [`TargetError::LetGo`], as soon as the read that it waits for ends, which on a file system that does not
+    /// answer may be never.
     #[must_use]
     pub const fn new(time: Duration) -> Self {
         Self { time, late: |_, _| () }
     }
 
-    /// Calls this with the id of the process once it continues because its time is over, in the thread that
-    /// has held it. What the rest of the program waits for may never come: a page of the process on
-    /// a file system that does not answer, for example.
+    /// Calls this at once when the process runs again because its time is over, with its id and the error, from
+    /// another thread than the call that waits, so that a program can say so and end.
     #[must_use]
     pub const fn on_late(self, late: fn(i32, &TargetError)) -> Self {
         Self { late, ..self }
