@@ -78,13 +78,14 @@
 //!
 //! # What it promises
 //!
-//! - A process is held by ptrace, as long as its stacks are copied: for less than a millisecond as a rule and
-//!   for [as long as the caller says](Process::hold_limit) at most, also if this program ends.
+//! - A process stands still only while its stacks are copied: for less than a millisecond as a rule, and for
+//!   [30 seconds, or what the caller says](Process::hold_limit), at most. If this program ends or is killed, it runs again.
 //! - A stack says whether it is complete, and why not: [`StackEnd`].
 //! - Text of a target or its files is [`Untrusted`]: shown and serialized with escapes.
 //! - Files and memory of a target may be crafted: nothing panics by them, and how much of them is read and
-//!   kept is bounded. The DWARF of files is read by [a library without such bounds](LineReader::Here) unless
-//!   [another process](LineReader::Apart) does it.
+//!   kept is bounded. Lines are an exception: unless told otherwise this process reads the DWARF of files by a library
+//!   [without such bounds](LineReader::Here). For files that are not trusted, have [another process](LineReader::Apart)
+//!   do it, or do [without lines](Naming::plain).
 //! - Nothing is printed, and nothing is kept beyond the values that the caller has.
 
 #![deny(unsafe_code)]

@@ -10,7 +10,8 @@ use crate::stack::symbol::Symbol;
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Frame {
-    /// The address of the instruction: the next one, or the return address of a call.
+    /// Where the frame's execution stands: if `exact`, the instruction that runs next, else the return address of its
+    /// call. Its symbol is looked up at [`lookup`](Self::lookup); offsets are those of the pc.
     #[serde(serialize_with = "crate::stack::symbol::hex")]
     pub pc: u64,
     /// The stack pointer in this frame.
@@ -20,7 +21,7 @@ pub struct Frame {
     pub exact: bool,
     /// How the frame was found.
     pub found_by: FoundBy,
-    /// The row that covers the callee could not be used.
+    /// What a table says of the callee could not be used, so that this frame was found in another way.
     pub after_failure: bool,
     /// Callers may be missing between the frame before and this one.
     pub after_gap: bool,

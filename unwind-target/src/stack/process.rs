@@ -84,8 +84,8 @@ impl Process {
         Self { way: Way::InPlace, ..self }
     }
 
-    /// Stops nothing: the threads that sleep have stacks, as far as `/proc` tells where, of the others it is
-    /// said that they ran. No stack counts as complete.
+    /// Stops nothing: threads that sleep have stacks, as far as `/proc` tells where they sleep; those that run have
+    /// none, and say so. No stack counts as complete.
     #[must_use]
     pub fn without_stop(self) -> Self {
         Self { way: Way::WithoutStop, ..self }
@@ -100,9 +100,9 @@ impl Process {
         self.walk()?.name(&self.naming)
     }
 
-    /// Walks the stacks of its threads. Where copies lack something, all are taken anew with that: no stack
-    /// is of two times. [In place](Self::in_place) the process is held until that is
-    /// [released](Walked::release).
+    /// Walks the stacks of its threads. Where a copy turns out to be too short, the process is stopped again and all
+    /// stacks are copied anew, up to eight times: each stack is of one moment. [In place](Self::in_place) the process
+    /// stands still until what this returns is [released](Walked::release), named or dropped.
     ///
     /// # Errors
     ///

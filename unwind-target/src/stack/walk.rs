@@ -182,6 +182,7 @@ impl StackEnd {
     }
 
     #[must_use]
+    #[doc(hidden)]
     pub fn not_walkable(text: String) -> Self {
         Self { complete: false, reason: EndReason::NotWalkable, text }
     }
