@@ -56,7 +56,7 @@ fn too_much(stream: &mut TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Where nobody listens: the kernel gives this port to no one who does not ask for it.
+/// A port on which no one listens: the kernel gives it to no one who does not ask for it.
 const REFUSING: &str = "127.0.0.1:1";
 
 /// Two files that are on the stack of a process that waits.

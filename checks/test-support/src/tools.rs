@@ -41,8 +41,8 @@ pub fn skip(reason: &str) {
 
 /// Runs `perf record`, and does so again if a signal ends it.
 ///
-/// perf 6.1 takes the mapping of a file for one with a build id if another process on the machine samples
-/// with these, since kernels have passed the mark of its records on, and then writes over its own stack.
+/// perf 6.1 ends by one where another process on the machine samples with build ids in its records: it fails
+/// an assertion about them, or finds its own stack written over. Why is not known.
 ///
 /// # Panics
 ///

@@ -39,19 +39,21 @@ const CELLS_FOR_FIREFOX: usize = USUAL_CELLS << 3;
 
 impl Format {
     /// Whether it is a picture with the lines of functions.
-    pub(super) fn has_lines(self) -> bool {
-        #[cfg(feature = "html")]
-        return self == Self::Html;
-        #[cfg(not(feature = "html"))]
-        false
+    pub(super) const fn has_lines(self) -> bool {
+        match self {
+            #[cfg(feature = "html")]
+            Self::Html => true,
+            _ => false,
+        }
     }
 
     /// Whether each recording is written by itself, to a folder.
-    pub(super) fn is_of_tables(self) -> bool {
-        #[cfg(feature = "parquet")]
-        return self == Self::Parquet;
-        #[cfg(not(feature = "parquet"))]
-        false
+    pub(super) const fn is_of_tables(self) -> bool {
+        match self {
+            #[cfg(feature = "parquet")]
+            Self::Parquet => true,
+            _ => false,
+        }
     }
 
     /// Whether a difference can be written so.
