@@ -44,7 +44,7 @@ fn servers() -> Result<DebugServers, NoServers> {
     if let Some(servers) = SERVERS.get() {
         return Ok(servers.clone());
     }
-    let servers = DebugServers::of_environment(notices::all())?;
+    let servers = DebugServers::of_environment(notices::all().clone())?;
     Ok(SERVERS.get_or_init(|| servers).clone())
 }
 

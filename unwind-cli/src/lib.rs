@@ -29,6 +29,7 @@ mod commands;
 mod debug_options;
 mod failure;
 mod held_child;
+mod naming;
 mod notices;
 mod open_files;
 mod output_file;

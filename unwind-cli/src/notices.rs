@@ -9,8 +9,8 @@ use unwind_target::Notices;
 static NOTICES: LazyLock<Notices> = LazyLock::new(Notices::default);
 
 /// Those of this command.
-pub(crate) fn all() -> Notices {
-    NOTICES.clone()
+pub(crate) fn all() -> &'static Notices {
+    &NOTICES
 }
 
 /// Takes note of a line that a terminal may show. The same one is told once.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
-use unwind_target::rows::built_tables::BuildProgress;
+use unwind_target::rows::build_progress::BuildProgress;
 use unwind_target::untrusted::escaped;
 
 /// Smaller files are done at once.

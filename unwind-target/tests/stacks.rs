@@ -124,7 +124,7 @@ fn what_cannot_be_looked_at_is_a_typed_error() {
     let id = i32::try_from(child.id()).unwrap();
     child.wait().unwrap();
     let error = Process::new(id).stacks().unwrap_err();
-    assert!(matches!(error, TargetError::NoSuchProcess(gone) if gone == id) && error.is_end());
+    assert!(matches!(error, TargetError::NoSuchProcess(gone) if gone == id) && error.is_gone());
     let own = i32::try_from(std::process::id()).unwrap();
     assert!(matches!(Process::new(own).stacks(), Err(TargetError::OwnProcess)));
     assert!(matches!(Core::new("/").stacks(), Err(TargetError::Input(_))));

@@ -13,6 +13,7 @@ use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
 use crate::files::debug_files::{DebugFiles, WrongDebugFile};
+use crate::rows::build_progress::BuildProgress;
 use crate::rows::call_frame_rows::CallFrameRows;
 use crate::rows::call_frames::{BuiltTable, CallFrames};
 use crate::rows::indexed_frames::{NoRowError, row_in_frame};
@@ -179,7 +180,7 @@ impl LoadedImage {
     }
 
     /// A table made of its call frame information at the first call; `None` if
-    /// it has none. Tells `progress` how many bytes of it are done, and of how many.
+    /// it has none. `path` is what to call it while that takes long.
     ///
     /// # Errors
     ///
@@ -187,14 +188,17 @@ impl LoadedImage {
     /// short.
     pub(crate) fn built(
         &self,
-        progress: impl Fn(u64, usize),
+        path: &Path,
+        progress: &dyn BuildProgress,
     ) -> Result<Option<&BuiltTable>, BuildError> {
         let elf = &self.file.elf;
         let built = self.file.built.get_or_init(|| {
             let Some(frames) = CallFrames::read(elf)? else { return Ok(None) };
-            let done = |done| progress(done, frames.byte_len());
+            let done = |done| progress.done(path, elf.byte_len(), done, frames.byte_len());
             // Addresses are the file's own until the table is used.
-            Ok(Some(frames.build(Format::V3, 0, done)?))
+            let built = frames.build(Format::V3, 0, done);
+            progress.end();
+            Ok(Some(built?))
         });
         match built {
             Ok(table) => Ok(table.as_ref()),

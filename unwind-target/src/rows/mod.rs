@@ -1,6 +1,7 @@
 //! Where the rows of a walk come from.
 
-pub mod built_tables;
+pub mod build_progress;
+pub(crate) mod built_tables;
 pub mod call_frame_rows;
 pub mod call_frame_source;
 pub mod call_frames;

@@ -2,6 +2,8 @@
 
 pub(crate) mod core_dump;
 pub mod frame;
+mod namer;
+pub mod naming;
 pub(crate) mod options;
 pub(crate) mod process;
 mod source_lines;

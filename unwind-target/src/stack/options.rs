@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::rc::Rc;
 
-use crate::rows::built_tables::BuildProgress;
+use crate::rows::build_progress::BuildProgress;
 use crate::rows::frame_pointers::FramePointerRows;
 use crate::rows::stack_switches::SwitchNames;
 use crate::stack::walk::{Method, Ways};

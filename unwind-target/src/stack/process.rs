@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::stack::naming::Naming;
 use crate::stack::options::WalkOptions;
-use crate::stack::stacks::{Naming, Stacks};
+use crate::stack::stacks::Stacks;
 use crate::stack::walked::Walked;
 use crate::target::error::TargetError;
 use crate::target::pause::HoldLimit;

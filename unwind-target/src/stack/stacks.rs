@@ -1,25 +1,17 @@
 //! The stacks of a target, with names.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
 use serde::Serialize;
-use unwind_core::{Frame as WalkedFrame, WordSize};
+use unwind_core::WordSize;
 
-use crate::demangle::Parameters;
-use crate::files::debug_files::DebugFiles;
-use crate::jit::told_code::ToldCode;
-use crate::lines::LineReader;
 use crate::loaded::module::Modules;
-use crate::notices::Notices;
 use crate::rows::indexed_frames::NoRowError;
 use crate::stack::frame::Frame;
-use crate::stack::source_lines;
-use crate::stack::symbol::NameRoom;
+use crate::stack::namer::Namer;
+use crate::stack::naming::Naming;
 use crate::stack::walk::{EndReason, Method, Stack, StackEnd};
 use crate::target::registers::CodeMode;
 use crate::target::{Target, Thread};
-use crate::untrusted::{Untrusted, escaped};
+use crate::untrusted::Untrusted;
 
 /// The stacks of a process or a core file, with names.
 #[derive(Clone, Debug, Serialize)]
@@ -61,69 +53,6 @@ pub struct ThreadStack {
     pub end: StackEnd,
 }
 
-/// How frames are named.
-#[derive(Clone, Debug)]
-pub struct Naming {
-    /// Where what was stripped off files is.
-    pub(crate) debug_files: Rc<DebugFiles>,
-    /// Whether functions of C++ have their parameters.
-    pub(crate) parameters: Parameters,
-    /// Who reads places in the source, if somebody does.
-    pub(crate) lines: Option<LineReader>,
-    /// Which are told of files that are not used.
-    pub(crate) notices: Notices,
-}
-
-impl Default for Naming {
-    fn default() -> Self {
-        Self { parameters: Parameters::Shown, lines: Some(LineReader::Here), ..Self::plain() }
-    }
-}
-
-impl Naming {
-    /// By symbols and by lines of the source, which [this process](LineReader::Here) reads, also those that were stripped
-    /// off and are in `/usr/lib/debug`; functions of C++ with their parameters.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// By symbols alone, and functions of C++ without their parameters.
-    #[must_use]
-    pub fn plain() -> Self {
-        Self {
-            debug_files: Rc::new(DebugFiles::default()),
-            parameters: Parameters::LeftOut,
-            lines: None,
-            notices: Notices::default(),
-        }
-    }
-
-    /// Looks here for what was stripped off files.
-    #[must_use]
-    pub fn debug_files(self, debug_files: DebugFiles) -> Self {
-        Self { debug_files: Rc::new(debug_files), ..self }
-    }
-
-    /// Has functions of C++ without their parameters.
-    #[must_use]
-    pub fn short(self) -> Self {
-        Self { parameters: Parameters::LeftOut, ..self }
-    }
-
-    /// Has lines and inlined functions read this way; with `None` there are none.
-    #[must_use]
-    pub fn lines(self, reader: Option<LineReader>) -> Self {
-        Self { lines: reader, ..self }
-    }
-
-    /// Tells these of files that are not used, instead of the [warnings](Stacks::warnings).
-    #[must_use]
-    pub fn notices(self, notices: Notices) -> Self {
-        Self { notices, ..self }
-    }
-}
-
 impl Stacks {
     /// The version of the structure.
     const SCHEMA: u32 = 2;
@@ -133,59 +62,32 @@ impl Stacks {
     #[doc(hidden)]
     #[must_use]
     pub fn new(target: &Target, stacks: Vec<Stack>, method: Method, naming: &Naming) -> Self {
-        let mut warnings = target.warnings.clone();
-        let mut troubles = BTreeMap::new();
         let frames = stacks.iter().flat_map(|stack| &stack.frames);
         let addrs = frames.flat_map(|frame| {
             // What names a frame that its lookup address does not is its pc.
             [frame.pc.lookup_addr().get(), frame.pc.addr().get()]
         });
         target.modules.expect_functions(addrs, &naming.debug_files);
-        let mut room = NameRoom::new(target.room.names);
         let process = target.is_process.then_some(target.process);
-        let told = ToldCode::new(process, &target.mappings, naming.notices.clone());
+        let (mappings, modules) = (&target.mappings, &target.modules);
+        let mut namer = Namer::new(process, mappings, modules, naming, target.room.names);
         let mut threads: Vec<_> = target
             .threads
             .iter()
             .zip(stacks)
             .map(|(thread, stack)| {
-                let frames = stack.frames.iter();
-                let frames = frames
-                    .map(|frame| {
-                        name(frame, target, naming.parameters, &told, &mut troubles, &mut room)
-                    })
-                    .collect();
-                let mut report = ThreadStack::new(thread, stack.mode, frames, stack.end);
+                let frames = stack.frames.iter().map(|frame| namer.frame(frame)).collect();
+                let mut named = ThreadStack::new(thread, stack.mode, frames, stack.end);
                 if method != Method::Fp {
-                    report.add_missing_table(&target.modules, method);
+                    named.add_missing_table(&target.modules, method);
                 }
-                report
+                named
             })
             .collect();
-        if let Some(reader) = &naming.lines {
-            let frames = threads.iter_mut().flat_map(|thread| &mut thread.frames);
-            let mut symbols: Vec<_> =
-                frames.map(|frame| (frame.lookup(), &mut frame.symbol)).collect();
-            warnings.extend(source_lines::add(
-                &mut symbols,
-                &target.modules,
-                reader,
-                naming.parameters,
-                &mut room,
-            ));
-        }
-        for module in target.modules.iter() {
-            if let Some(wrong) =
-                module.image_so_far().and_then(|image| image.file.wrong_debug_file())
-            {
-                warnings.push(format!("{}: {wrong}", escaped(&module.path)));
-            }
-        }
-        warnings.extend(told.missing());
-        if room.is_cut() {
-            warnings.push("names are cut: frames have the same names, and all are too long".into());
-        }
-        warnings.extend(troubles.into_iter().map(|(path, trouble)| format!("{path}: {trouble}")));
+        let frames = threads.iter_mut().flat_map(|thread| &mut thread.frames);
+        let mut symbols: Vec<_> = frames.map(|frame| (frame.lookup(), &mut frame.symbol)).collect();
+        let mut warnings = target.warnings.clone();
+        warnings.extend(namer.finish(&mut symbols));
         Self {
             schema: Self::SCHEMA,
             process: target.process,
@@ -272,28 +174,4 @@ impl ThreadStack {
         };
         self.end.text.push_str(&text);
     }
-}
-
-/// Names a frame. What is wrong with the files of its code goes to `troubles`,
-/// by path.
-fn name(
-    frame: &WalkedFrame,
-    target: &Target,
-    parameters: Parameters,
-    told: &ToldCode<'_>,
-    troubles: &mut BTreeMap<Untrusted, String>,
-    room: &mut NameRoom,
-) -> Frame {
-    let (mut named, trouble) = Frame::new(frame, |addr| target.modules.find(addr));
-    let (lookup, past) = (named.lookup(), u64::from(!named.exact));
-    let symbol = &mut named.symbol;
-    if let (Some(path), Some(trouble)) = (&symbol.object, trouble) {
-        troubles.insert(path.clone(), trouble);
-    }
-    if symbol.object.is_none() {
-        symbol.name_without_file(&target.mappings, told, lookup, past);
-    }
-    symbol.demangle(parameters);
-    room.fit([&mut symbol.object, &mut symbol.function, &mut symbol.mangled]);
-    named
 }

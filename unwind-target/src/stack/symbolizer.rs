@@ -1,20 +1,17 @@
 //! Names of addresses of a process.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::files::mapped_file::ProcessFiles;
-use crate::input_error::InputError;
-use crate::jit::told_code::ToldCode;
 use crate::loaded::module::Modules;
-use crate::stack::source_lines;
-use crate::stack::stacks::Naming;
-use crate::stack::symbol::{NameRoom, Symbol};
+use crate::stack::namer::Namer;
+use crate::stack::naming::Naming;
+use crate::stack::symbol::Symbol;
+use crate::target::capture::mappings_and_memory;
 use crate::target::error::TargetError;
-use crate::target::maps::{self, Mapping};
-use crate::target::memory::{PageCache, ProcessMemory};
+use crate::target::maps::Mapping;
+use crate::target::memory::PageCache;
 use crate::target::{ROOM_FOR_NAMES, load_of_process};
-use crate::untrusted::{Untrusted, escaped};
 
 /// What addresses of a process are called, by what it has mapped when this is made. Files are opened when
 /// they are first asked for.
@@ -64,12 +61,7 @@ impl Symbolizer {
     ///
     /// [`TargetError::Input`] if `/proc` does not show it, or its memory may not be read.
     pub fn of_process(id: i32) -> Result<Self, TargetError> {
-        let path = format!("/proc/{id}/maps");
-        let text =
-            std::fs::read(&path).map_err(|error| InputError::Read { path: path.into(), error })?;
-        let mappings = maps::parse(&text);
-        let memory = ProcessMemory::open(id)
-            .map_err(|error| InputError::Read { path: format!("/proc/{id}/mem").into(), error })?;
+        let (mappings, memory) = mappings_and_memory(id)?;
         let files = Rc::new(ProcessFiles::of(id));
         let modules = load_of_process(&mappings, &files, &mut PageCache::new(memory));
         Ok(Self { process: id, mappings, modules, naming: Naming::new() })
@@ -98,36 +90,13 @@ impl Symbolizer {
     fn find_before(&self, addrs: &[u64], before: u64) -> Symbols {
         let lookups: Vec<_> = addrs.iter().map(|addr| addr.wrapping_sub(before)).collect();
         self.modules.expect_functions(lookups.iter().copied(), &self.naming.debug_files);
-        let told = ToldCode::new(Some(self.process), &self.mappings, self.naming.notices.clone());
-        let mut room = NameRoom::new(ROOM_FOR_NAMES);
-        let mut troubles = BTreeMap::<Untrusted, String>::new();
-        let mut symbols: Vec<_> = addrs.iter().map(|_| Symbol::default()).collect();
-        for ((&addr, &lookup), symbol) in addrs.iter().zip(&lookups).zip(&mut symbols) {
-            match self.modules.find(lookup) {
-                Some(module) => {
-                    if let Err(trouble) = symbol.name(module, addr, lookup) {
-                        troubles.insert(module.path.as_path().into(), trouble);
-                    }
-                }
-                None => symbol.name_without_file(&self.mappings, &told, lookup, before),
-            }
-            symbol.demangle(self.naming.parameters);
-            room.fit([&mut symbol.object, &mut symbol.function, &mut symbol.mangled]);
-        }
-        let mut warnings = Vec::new();
-        if let Some(reader) = &self.naming.lines {
-            let mut placed: Vec<_> = lookups.iter().copied().zip(&mut symbols).collect();
-            let parameters = self.naming.parameters;
-            warnings = source_lines::add(&mut placed, &self.modules, reader, parameters, &mut room);
-        }
-        for module in self.modules.iter() {
-            let image = module.image_so_far();
-            if let Some(wrong) = image.and_then(|image| image.file.wrong_debug_file()) {
-                warnings.push(format!("{}: {wrong}", escaped(&module.path)));
-            }
-        }
-        warnings.extend(told.missing());
-        warnings.extend(troubles.into_iter().map(|(path, trouble)| format!("{path}: {trouble}")));
+        let (process, mappings) = (Some(self.process), &self.mappings);
+        let mut namer = Namer::new(process, mappings, &self.modules, &self.naming, ROOM_FOR_NAMES);
+        let asked = addrs.iter().zip(&lookups);
+        let mut symbols: Vec<_> =
+            asked.map(|(&addr, &lookup)| namer.address(addr, lookup)).collect();
+        let mut placed: Vec<_> = lookups.iter().copied().zip(&mut symbols).collect();
+        let warnings = namer.finish(&mut placed);
         Symbols { symbols, warnings }
     }
 }

@@ -14,7 +14,8 @@ use unwind_x86::{
 };
 
 use crate::loaded::module::Modules;
-use crate::rows::built_tables::{BuildProgress, BuiltTables};
+use crate::rows::build_progress::BuildProgress;
+use crate::rows::built_tables::BuiltTables;
 use crate::rows::call_frame_source::CallFrameSource;
 use crate::rows::frame_pointers::FramePointerRows;
 use crate::rows::program_start::ProgramStart;

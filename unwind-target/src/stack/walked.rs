@@ -2,8 +2,9 @@
 
 use unwind_core::CacheStats;
 
+use crate::stack::naming::Naming;
 use crate::stack::options::WalkOptions;
-use crate::stack::stacks::{Naming, Stacks};
+use crate::stack::stacks::Stacks;
 use crate::stack::walk::{Method, Stack, StackWalker};
 use crate::target::Target;
 use crate::target::error::TargetError;

@@ -15,6 +15,7 @@ use crate::input_error::InputError;
 use crate::loaded::remapped_text::{candidates, places};
 use crate::target::captured_memory::{Copied, is_file_code};
 use crate::target::maps::{self, Access, Backing, Mapping};
+use crate::target::memory::ProcessMemory;
 use crate::target::registers::{CodeMode, UserRegisters};
 
 /// How much of a stack is copied at first: more than 510 frames take mostly.
@@ -255,6 +256,19 @@ impl Before {
 /// [`InputError`] if `/proc` does not say it.
 pub(crate) fn mappings_of(thread: i32) -> Result<Vec<Mapping>, InputError> {
     Ok(maps::parse(&read_maps(thread, 1 << 16)?))
+}
+
+/// What the process of a thread has mapped, and its memory.
+///
+/// # Errors
+///
+/// [`InputError`] if `/proc` does not say it, or the memory may not be read.
+pub(crate) fn mappings_and_memory(
+    thread: i32,
+) -> Result<(Vec<Mapping>, ProcessMemory), InputError> {
+    let mappings = mappings_of(thread)?;
+    let failed = |error| InputError::Read { path: format!("/proc/{thread}/mem").into(), error };
+    Ok((mappings, ProcessMemory::open(thread).map_err(failed)?))
 }
 
 /// The text of `/proc/PID/maps`, which has about `len` bytes.

@@ -152,12 +152,6 @@ impl TargetError {
     pub const fn is_gone(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::NoSuchProcess(_) | Self::NoSuchThread(_))
     }
-
-    /// Whether the reason is that the process has ended.
-    #[must_use]
-    pub const fn is_end(&self) -> bool {
-        matches!(self, Self::NoSuchProcess(_) | Self::Ended(_))
-    }
 }
 
 /// Why tracing may have been refused.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use unwind_core::{Memory as _, VirtAddr};
 
-use crate::input_error::InputError;
+use crate::target::capture::mappings_and_memory;
 use crate::target::error::TargetError;
 use crate::target::maps::{self, Backing, Mapping};
 use crate::target::memory::ProcessMemory;
@@ -62,12 +62,7 @@ impl HeldProcess {
         let (hold, held) = Pause::stop(task, limit, || ())?;
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
-        let failed = |path: String| {
-            move |error| TargetError::from(InputError::Read { path: path.into(), error })
-        };
-        let path = format!("/proc/{id}/maps");
-        let mappings = maps::parse(&std::fs::read(&path).map_err(failed(path))?);
-        let memory = ProcessMemory::open(id).map_err(failed(format!("/proc/{id}/mem")))?;
+        let (mappings, memory) = mappings_and_memory(id)?;
         Ok(Self { held, mappings, memory, _hold: hold })
     }
 

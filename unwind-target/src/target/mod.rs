@@ -1,7 +1,7 @@
 //! What a stack is read from: a process that is held still or whose threads sleep, or a core
 //! file.
 
-mod capture;
+pub(crate) mod capture;
 mod captured_memory;
 pub mod compressed_core;
 mod core_file;
@@ -35,7 +35,7 @@ use crate::input_error::InputError;
 use crate::loaded::module::{Modules, Opening, RemappedText};
 use crate::loaded::module_error::{BuildId, ModuleError};
 use crate::loaded::remapped_text::candidates;
-use crate::target::capture::{Before, Capture, mappings_of};
+use crate::target::capture::{Before, Capture, mappings_and_memory, mappings_of};
 use crate::target::captured_memory::{CapturedMemory, Copied};
 use crate::target::core_file::CoreFile;
 use crate::target::error::TargetError;
@@ -168,12 +168,7 @@ impl Target {
     fn of_held(held: &PausedProcess) -> Result<Self, TargetError> {
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
-        let read = |path: String| {
-            std::fs::read(&path).map_err(|error| InputError::Read { path: path.into(), error })
-        };
-        let mappings = maps::parse(&read(format!("/proc/{id}/maps"))?);
-        let memory = ProcessMemory::open(id)
-            .map_err(|error| InputError::Read { path: format!("/proc/{id}/mem").into(), error })?;
+        let (mappings, memory) = mappings_and_memory(id)?;
         let mut memory = PageCache::new(memory);
         let files = Rc::new(ProcessFiles::of(id));
         let modules = load_of_process(&mappings, &files, &mut memory);

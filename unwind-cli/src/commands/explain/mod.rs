@@ -19,7 +19,7 @@ use serde::Serialize;
 use unwind_target::rows::sframe_tables::TableWarnings;
 use unwind_target::rows::stack_switches::SwitchNames;
 use unwind_target::target::{Look, Target};
-use unwind_target::{DebugFiles, Method, Naming, Stacks, TargetError};
+use unwind_target::{DebugFiles, Method, Stacks, TargetError};
 
 use crate::after_limit::AfterLimit;
 use crate::coloured;
@@ -32,9 +32,8 @@ use crate::commands::perf::reader::PerfReader;
 use crate::commands::stack::text::{write_heading, write_warnings};
 use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
-use crate::notices;
+use crate::naming::naming;
 use crate::open_files;
-use crate::read_lines;
 
 /// Explain how the stack of one thread is walked, frame by frame.
 ///
@@ -264,9 +263,7 @@ fn explain(
     target.warnings.extend_from_slice(warnings.lines());
 
     let is_64 = registers.code_mode() != Some(unwind_target::target::registers::CodeMode::Ia32);
-    let lines = (!args.no_lines).then(read_lines::reader);
-    let naming = Naming::new().debug_files(debug_files).lines(lines).notices(notices::all());
-    let naming = if args.short { naming.short() } else { naming };
+    let naming = naming(debug_files, !args.no_lines, args.short);
     let mut report = Stacks::new(target, vec![stack], Method::Auto, &naming);
     if let Some(note) = sample {
         for frame in report.threads.iter_mut().flat_map(|thread| &mut thread.frames) {

@@ -162,7 +162,7 @@ impl Spaces {
         let process = mapping.task.pid;
         if !self.jit_dumps.contains_key(&process)
             && let Some(dump) =
-                JitDump::open(mapping.name, process, self.files.processes(), &notices::all())
+                JitDump::open(mapping.name, process, self.files.processes(), notices::all())
         {
             self.jit_dumps.insert(process, (Untrusted::from(mapping.name), dump));
         }

@@ -107,7 +107,7 @@ impl Names {
         Self {
             kept: HashMap::new(),
             files: HashMap::new(),
-            jit_maps: JitMaps::new(notices::all()),
+            jit_maps: JitMaps::new(notices::all().clone()),
             kernel: OnceLock::new(),
             sampled,
             version,

@@ -25,10 +25,9 @@ use crate::commands::stack::method::MethodArg;
 use crate::commands::stack::text::row_counts;
 use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
-use crate::notices;
+use crate::naming::naming;
 use crate::open_files;
 use crate::progress::BuildBar;
-use crate::read_lines;
 
 /// Print the stacks of a process, a core file or a command.
 ///
@@ -159,9 +158,7 @@ impl Args {
     fn naming(&self) -> Result<Naming, Failure> {
         let sysroot = self.sysroot.as_deref();
         let debug_files = self.debug_directories.files_and_servers(sysroot, self.debuginfod)?;
-        let lines = (!self.no_lines).then(read_lines::reader);
-        let naming = Naming::new().debug_files(debug_files).lines(lines).notices(notices::all());
-        Ok(if self.short { naming.short() } else { naming })
+        Ok(naming(debug_files, !self.no_lines, self.short))
     }
 
     fn options(&self) -> WalkOptions {

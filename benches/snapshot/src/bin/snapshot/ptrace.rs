@@ -54,7 +54,7 @@ fn capture_all<W: Write>(
         }
         let mut held = match HeldProcess::stop(subject.id(), args.hold_limit()) {
             Ok(held) => held,
-            Err(error) if error.is_end() => break,
+            Err(error) if error.is_gone() => break,
             Err(error) => return Err(error.into()),
         };
         let time = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
