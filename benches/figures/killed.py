@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills recorders at random moments, and prints how much of each recording can be read.
 
-    docs/killed.py [--times N] [--seconds S] [--unwind FILE]
+    benches/figures/killed.py [--times N] [--seconds S] [--unwind FILE]
 
 A process is busy for some seconds, recorded by `unwind record --pid`, which is killed (SIGKILL) at a random
 moment of the last second. The samples that `unwind report` reads are compared with the CPU time that the process

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the table of docs/figures/stack.md: `unwind stack --pid` beside eu-stack.
+"""Prints the table of benches/figures/measured/stack.md: `unwind stack --pid` beside eu-stack.
 
-    docs/stack.py [--rounds N]
+    benches/figures/stack.py [--rounds N]
 
 Both take turns on the same process; of each the shortest time counts, from the start of the
 command to its end, and of the pause the median: in each turn a busy program tells the longest time

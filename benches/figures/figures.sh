@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Writes docs/figures.md, and the table of figures in README.md, from the files in
-# docs/figures.
+# Writes benches/figures/README.md, and the table of figures in README.md, from the files in
+# benches/figures/measured.
 #
-#   docs/figures.sh                 writes it
-#   docs/figures.sh --check         says whether it is what this would write
-#   docs/figures.sh measure NAME... measures first: instructions since sizes ratios first
+#   benches/figures/figures.sh                 writes it
+#   benches/figures/figures.sh --check         says whether it is what this would write
+#   benches/figures/figures.sh measure NAME... measures first: instructions since sizes ratios first
 #                                   stack curves record price differences verify
 #                                   coverage
 #
@@ -12,7 +12,7 @@
 # which command; the rest is what came out. What is not measured here takes hours, other
 # people's programs or several machines: its file is replaced by hand, as a whole.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 # File, heading, and a sentence.
 sections=(
@@ -45,16 +45,16 @@ measure() { # NAME
         instructions) command="benches/instructions.sh" ;;
         since) command="benches/since.sh a40e2584" ;;
         sizes) command="benches/sizes.sh" ;;
-        coverage) command="docs/coverage.sh" ;;
-        ratios) command="docs/ratios.py" ;;
-        record) command="docs/record.py" ;;
-        price) command="docs/price.py" ;;
-        differences) command="docs/differences.py" ;;
-        verify) command="docs/verify.py" ;;
-        stack) command="docs/stack.py" ;;
+        coverage) command="benches/figures/coverage.sh" ;;
+        ratios) command="benches/figures/ratios.py" ;;
+        record) command="benches/figures/record.py" ;;
+        price) command="benches/figures/price.py" ;;
+        differences) command="benches/figures/differences.py" ;;
+        verify) command="benches/figures/verify.py" ;;
+        stack) command="benches/figures/stack.py" ;;
         curves) command="cargo bench --quiet --package unwind-benches --bench curves" ;;
         first) command="env UNWIND_CORPUS=target/corpus cargo bench --quiet --package unwind-benches --bench ratios -- first" ;;
-        *) echo "no command is known for $1: replace docs/figures/$1.md" >&2; exit 2 ;;
+        *) echo "no command is known for $1: replace benches/figures/measured/$1.md" >&2; exit 2 ;;
     esac
     local output
     output=$($command)
@@ -67,13 +67,13 @@ measure() { # NAME
         else
             printf '```text\n%s\n```\n' "$output"
         fi
-    } >"docs/figures/$1.md"
+    } >"benches/figures/measured/$1.md"
 }
 
 compose() {
     echo "# Figures"
     echo
-    echo "Made by \`docs/figures.sh\` of what was measured. Each part says when, at which revision"
+    echo "Made by \`benches/figures/figures.sh\` of what was measured. Each part says when, at which revision"
     echo "and by which command; nothing here is written by hand elsewhere. Instructions can be"
     echo "repeated to the digit with the same compiler, times only as ratios of one run."
     local section file heading sentence date revision command
@@ -81,15 +81,15 @@ compose() {
         IFS='|' read -r file heading sentence <<<"$section"
         if [ "$file" = required ]; then # Of the other files.
             printf '\n## %s\n\n%s\n\n' "$heading" "$sentence"
-            docs/required.py || exit 1
+            benches/figures/required.py || exit 1
             continue
         fi
-        [ -f "docs/figures/$file.md" ] || continue # Not measured yet.
-        IFS='|' read -r date revision command <"docs/figures/$file.md"
+        [ -f "benches/figures/measured/$file.md" ] || continue # Not measured yet.
+        IFS='|' read -r date revision command <"benches/figures/measured/$file.md"
         printf '\n## %s\n\n' "$heading"
         if [ -n "$sentence" ]; then printf '%s\n\n' "$sentence"; fi
         printf 'Measured %s, revision%s: %s.\n\n' "${date% }" "${revision% }" "${command# }"
-        tail -n +2 "docs/figures/$file.md"
+        tail -n +2 "benches/figures/measured/$file.md"
     done
 }
 
@@ -99,7 +99,7 @@ readme() {
     table=$(awk '$2 == "replay" && NF == 11 {
         sub(",", "", $1)
         printf "| %s | %s | %s | %s | %s | %s |\n", $1, $3, $5, $7, $8, $9
-    }' docs/figures/instructions.md)
+    }' benches/figures/measured/instructions.md)
     TABLE=$table awk '
         /^<!-- figures begin/ { print; skip = 1
             print "| instructions a frame | unwind, SFrame | unwind, `.eh_frame` | framehop 0.16 | simple-frame-rs 0.3 | gimli 0.34 |"
@@ -110,7 +110,7 @@ readme() {
 }
 
 write() {
-    compose >docs/figures.md
+    compose >benches/figures/README.md
     local text
     text=$(readme)
     printf '%s\n' "$text" >README.md
@@ -119,8 +119,8 @@ write() {
 case ${1-} in
     "") write ;;
     --check)
-        if ! compose | cmp --silent - docs/figures.md || ! readme | cmp --silent - README.md; then
-            echo "the figures in docs/ or README.md are not what docs/figures.sh writes: run that" >&2
+        if ! compose | cmp --silent - benches/figures/README.md || ! readme | cmp --silent - README.md; then
+            echo "benches/figures/README.md or README.md is not what benches/figures/figures.sh writes: run that" >&2
             exit 1
         fi
         ;;

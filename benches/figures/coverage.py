@@ -1,6 +1,6 @@
 """Counts the lines and the sides of branches of libraries that tests reach.
 
-    docs/coverage.py [--rest] LIBRARY...    after docs/coverage.sh has measured
+    benches/figures/coverage.py [--rest] LIBRARY...    after benches/figures/coverage.sh has measured
 
 A line counts if any instance of a generic function reaches it, and so does a side of a
 branch. Tests inside the libraries, and the models that only tests run, do not count.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the tables of docs/figures/ratios.md: what the bench `ratios` measures.
+"""Prints the tables of benches/figures/measured/ratios.md: what the bench `ratios` measures.
 
-    docs/ratios.py [FILE]     of the large corpus, captured first if it is not there;
+    benches/figures/ratios.py [FILE]     of the large corpus, captured first if it is not there;
                               or of what the bench has printed to FILE
 """
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Prints what the engine has to reach beside what was measured, of the files in docs/figures.
+"""Prints what the engine has to reach beside what was measured, of the files in benches/figures/measured.
 
-    docs/required.py
+    benches/figures/required.py
 
-The body of a part of docs/figures.md, see docs/figures.sh. A figure that is not in the files is an error,
+The body of a part of benches/figures/README.md, see benches/figures/figures.sh. A figure that is not in the files is an error,
 so that no line is lost when a command prints something else.
 """
 
 import sys
 
-FOLDER = "docs/figures"
+FOLDER = "benches/figures/measured"
 
 
 def lines(name):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the tables of docs/figures/record.md: what `unwind record` sees and costs.
+"""Prints the tables of benches/figures/measured/record.md: what `unwind record` sees and costs.
 
-    docs/record.py [--pairs N] [--rates HZ,HZ] [--results FILE] [--unwind FILE] [PROGRAM...]
+    benches/figures/record.py [--pairs N] [--rates HZ,HZ] [--results FILE] [--unwind FILE] [PROGRAM...]
 
 Each program does the same work alone, recorded by `unwind record`, by perf with copies of
 stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`). The four take turns, every

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints docs/figures/price.md: what recorders take of a program that runs.
+"""Prints benches/figures/measured/price.md: what recorders take of a program that runs.
 
-    docs/price.py [--turns N] [--rates HZ,HZ] [--unwind FILE] [--results FILE] [--table] [PROGRAM...]
+    benches/figures/price.py [--turns N] [--rates HZ,HZ] [--unwind FILE] [--results FILE] [--table] [PROGRAM...]
 
 Four processes of the same program share one CPU, between which the kernel switches every few
 milliseconds. Each has its own recorder, and one has none; the recorders share another CPU. So what

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Prints the tables of docs/figures/differences.md: what `unwind report --diff` says of recordings of
+"""Prints the tables of benches/figures/measured/differences.md: what `unwind report --diff` says of recordings of
 one program, and of recordings of which one function does ten percent more.
 
-    docs/differences.py [--comparisons N] [--pairs N,N] [--results FILE] [--unwind FILE] [PROGRAM...]
+    benches/figures/differences.py [--comparisons N] [--pairs N,N] [--results FILE] [--unwind FILE] [PROGRAM...]
 
 For each comparison a program is recorded as it is, before and after in turn, and after that
 once more in which a function does more. --pairs says of how many pairs of recordings a comparison

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Prints the tables of docs/figures/verify.md: stacks beside those of other unwinders.
+"""Prints the tables of benches/figures/measured/verify.md: stacks beside those of other unwinders.
 
-    docs/verify.py [--perf PERF]... [--seconds N] [--show] [--unwind FILE] [PROGRAM...]
+    benches/figures/verify.py [--perf PERF]... [--seconds N] [--show] [--unwind FILE] [PROGRAM...]
 
-Each program of docs/record.py is recorded once by `perf record --call-graph dwarf`, with copies of
+Each program of benches/figures/record.py is recorded once by `perf record --call-graph dwarf`, with copies of
 32 KiB, and its stacks are compared by `unwind verify` with those that each perf finds in the same
-bytes, and by docs/stops.py with those that elfutils' libdw finds in them by all registers; --show
+bytes, and by benches/figures/stops.py with those that elfutils' libdw finds in them by all registers; --show
 prints some stacks of each kind on standard error. Programs with frame pointers are recorded by
 `unwind record --uretprobes`, and their stacks compared with the kernel's chains. Needs what
-docs/record.py needs, perl, and libdw-dev. --unwind takes a command that is there, not that of this
+benches/figures/record.py needs, perl, and libdw-dev. --unwind takes a command that is there, not that of this
 tree.
 """
 
