@@ -1,43 +1,23 @@
 #!/usr/bin/env bash
-# Writes benches/figures/README.md, and the table of figures in README.md, from the files in
-# benches/figures/measured.
+# Writes what is made of the files in benches/figures/measured: the list of them in
+# benches/figures/README.md, and the tables of figures in README.md and docs/comparisons.md.
 #
 #   benches/figures/figures.sh                 writes it
 #   benches/figures/figures.sh --check         says whether it is what this would write
-#   benches/figures/figures.sh measure NAME... measures first: instructions since sizes ratios first
-#                                   stack curves record price differences verify
-#                                   coverage
+#   benches/figures/figures.sh measure NAME... measures first: instructions since sizes ratios
+#                                              first stack curves record price differences verify
+#                                              coverage
 #
-# The first line of each file says when and at which revision it was measured, and by
-# which command; the rest is what came out. What is not measured here takes hours, other
-# people's programs or several machines: its file is replaced by hand, as a whole.
+# Each file says when and at which revision it was measured, and by which command; what comes
+# after that line is what came out. What is not measured here takes hours, other people's programs
+# or several machines: its file is replaced by hand, as a whole.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# File, heading, and a sentence.
-sections=(
-    "required|What was aimed at|What the engine was to reach beside what the parts below measured. In bold what it does not: [limits](limits.md) says why."
-    "instructions|Instructions|Instructions counted by callgrind on the committed corpora: a frame of a walk, hot (the same stacks again and again) and in replay (all stacks in time order), by \`unwind::Unwinder\` as README.md sets it up (4,096 rows, and 512; of SFrame tables, and of call frame information), by rivals, and by a walker of the benches with 512 rows and no source that looks at code; a lookup of a row; a miss of the row cache; a sample after one of 1,000 modules was taken out and added again; a request."
-    "since|Instructions since an earlier revision|Instructions a frame in replay of the large corpora, with the misses of a cache of 512 rows."
-    "sizes|Code size|Code that a walk adds to a program that is optimised and linked as one, in bytes: with SFrame tables in memory, frame pointers and 512 cached rows; the same with tables in the target's memory; framehop with \`.eh_frame\`, its cache and frame pointers; simple-frame-rs, which reads tables and has no walk."
-    "ratios|Time beside other unwinders|Times as ratios, unwind / rival, of one run on one machine."
-    "first|The first stack|From nothing to a complete stack: module files mapped, no table made, no row cached. Once with what the CPU's caches have of the files, and once with the caches swept before each."
-    "stack|\`unwind stack\` beside eu-stack|"
-    "curves|Cost against size|"
-    "record|Recordings beside perf's|"
-    "price|What recorders take of a program|Four processes of one program share a CPU, each with another recorder or none."
-    "differences|Differences of recordings|What \`unwind report --diff\` says of recordings of one program, made in turn, and of recordings of which one function does ten percent more."
-    "verify|Stacks beside other unwinders|Stacks of recordings of \`perf record --call-graph dwarf\`, as \`unwind verify\` compares them with perf's: 6.1 walks by libunwind, newer ones by elfutils' libdw. Then with libdw itself, and with the kernel."
-    "stacks|Stacks of samples|"
-    "oracle|Stops beside gdb and eu-stack|"
-    "attrs|Attrs beside perf_event_open|"
-    "ring|A ring beside its reader|"
-    "coverage|Coverage|Lines and sides of branches that tests and fuzz corpora reach."
-    "fuzz|Fuzzing|"
-    "damage|Damaged tables|"
-    "orderings|Faulty atomic accesses|Each atomic access made faulty, one at a time, and whether a model fails."
-    "mutants|Mutants|Changes of one expression by cargo-mutants, and whether a test fails."
-)
+folder=benches/figures/measured
+parts=(instructions since sizes ratios first stack curves record price differences verify
+    stacks oracle attrs ring coverage fuzz damage orderings mutants)
+pages=(README.md docs/comparisons.md)
 
 measure() { # NAME
     local command
@@ -54,73 +34,58 @@ measure() { # NAME
         stack) command="benches/figures/stack.py" ;;
         curves) command="cargo bench --quiet --package unwind-benches --bench curves" ;;
         first) command="env UNWIND_CORPUS=target/corpus cargo bench --quiet --package unwind-benches --bench ratios -- first" ;;
-        *) echo "no command is known for $1: replace benches/figures/measured/$1.md" >&2; exit 2 ;;
+        *) echo "no command is known for $1: replace $folder/$1.md" >&2; exit 2 ;;
     esac
-    local output
+    local output title
     output=$($command)
+    title=$(sed '/^Measured /,$d' "$folder/$1.md")
     {
         # shellcheck disable=SC2016 # The backticks are for Markdown.
-        printf '%s | %s | `%s`\n' "$(date +%F)" "$(git rev-parse --short=8 HEAD)" "$command"
+        printf '%s\n\nMeasured %s, revision %s: `%s`.\n\n' \
+            "$title" "$(date +%F)" "$(git rev-parse --short=8 HEAD)" "$command"
         # What has a table is Markdown already.
         if [[ $output == *"|---|"* ]]; then
             printf '%s\n' "$output"
         else
             printf '```text\n%s\n```\n' "$output"
         fi
-    } >"benches/figures/measured/$1.md"
+    } >"$folder/$1.md"
 }
 
 compose() {
-    echo "# Figures"
-    echo
-    echo "Made by \`benches/figures/figures.sh\` of what was measured. Each part says when, at which revision"
-    echo "and by which command; nothing here is written by hand elsewhere. Instructions can be"
-    echo "repeated to the digit with the same compiler, times only as ratios of one run."
-    local section file heading sentence date revision command
-    for section in "${sections[@]}"; do
-        IFS='|' read -r file heading sentence <<<"$section"
-        if [ "$file" = required ]; then # Of the other files.
-            printf '\n## %s\n\n%s\n\n' "$heading" "$sentence"
-            benches/figures/required.py || exit 1
-            continue
-        fi
-        [ -f "benches/figures/measured/$file.md" ] || continue # Not measured yet.
-        IFS='|' read -r date revision command <"benches/figures/measured/$file.md"
-        printf '\n## %s\n\n' "$heading"
-        if [ -n "$sentence" ]; then printf '%s\n\n' "$sentence"; fi
-        printf 'Measured %s, revision%s: %s.\n\n' "${date% }" "${revision% }" "${command# }"
-        tail -n +2 "benches/figures/measured/$file.md"
-    done
-}
+    cat <<'END'
+# Figures
 
-# README.md with the table made anew: what a frame costs in replay.
-readme() {
-    local table
-    table=$(awk '$2 == "replay" && NF == 11 {
-        sub(",", "", $1)
-        printf "| %s | %s | %s | %s | %s | %s |\n", $1, $3, $5, $7, $8, $9
-    }' benches/figures/measured/instructions.md)
-    TABLE=$table awk '
-        /^<!-- figures begin/ { print; skip = 1
-            print "| instructions a frame | unwind, SFrame | unwind, `.eh_frame` | framehop 0.16 | simple-frame-rs 0.3 | gimli 0.34 |"
-            print "|---|--:|--:|--:|--:|--:|"
-            print ENVIRON["TABLE"] }
-        /^<!-- figures end/ { skip = 0 }
-        !skip' README.md
+What was measured, a file each, with the command that measured it. `benches/figures/figures.sh` makes
+this page of the files, and the tables in [README.md](../../README.md) and
+[comparisons](../../docs/comparisons.md). Instructions can be repeated to the digit with the same
+compiler, times only as ratios of one run. [Limits](limits.md) says what is slower or larger than
+was aimed at, why, and what was tried; [coverage](coverage.md) what the tests do not reach.
+
+| what | measured | at revision |
+|---|---|---|
+END
+    local part
+    for part in "${parts[@]}"; do
+        sed -nE "1s/^# (.*)/| [\1](measured\/$part.md) |/p
+            s/^Measured ([0-9-]*), revision ([^:]*):.*/ \1 | \2 |/p" "$folder/$part.md" | paste -sd ''
+    done
+    printf '\n## What was aimed at\n\n'
+    printf 'What the engine was to reach, and what was measured. In bold what it does not reach.\n\n'
+    benches/figures/required.py
 }
 
 write() {
     compose >benches/figures/README.md
-    local text
-    text=$(readme)
-    printf '%s\n' "$text" >README.md
+    benches/figures/tables.py "${pages[@]}"
 }
 
 case ${1-} in
     "") write ;;
     --check)
-        if ! compose | cmp --silent - benches/figures/README.md || ! readme | cmp --silent - README.md; then
-            echo "benches/figures/README.md or README.md is not what benches/figures/figures.sh writes: run that" >&2
+        if ! compose | cmp --silent - benches/figures/README.md ||
+            ! benches/figures/tables.py --check "${pages[@]}"; then
+            echo "a page is not what benches/figures/figures.sh writes: run that" >&2
             exit 1
         fi
         ;;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prints what the engine has to reach beside what was measured, of the files in benches/figures/measured.
+"""Prints what the engine has to reach beside what was measured, by the files in benches/figures/measured.
 
     benches/figures/required.py
 
-The body of a part of benches/figures/README.md, see benches/figures/figures.sh. A figure that is not in the files is an error,
-so that no line is lost when a command prints something else.
+The last part of benches/figures/README.md, see benches/figures/figures.sh. A figure that is not in the
+files is an error, so that no line is lost when a command prints something else.
 """
 
 import sys
@@ -144,13 +144,12 @@ def number(value):
 
 
 def main():
-    print("|  | of what | required, at most | measured | command |")
+    print("|  | of what | required, at most | measured | file |")
     print("|---|---|--:|--:|---|")
     for what, file, cells in FIGURES:
-        command = lines(file)[0].split("|")[2].strip()
         for of, required, measured in cells:
             short = "" if round(measured, 2) <= required else "**"
-            print(f"| {what} | {of} | {number(required)} | {short}{number(measured)}{short} | {command} |")
+            print(f"| {what} | {of} | {number(required)} | {short}{number(measured)}{short} | [{file}](measured/{file}.md) |")
     print(CHECKED_BY_TESTS)
 
 
