@@ -14,7 +14,8 @@
 //!
 //! The modules do not need each other. Each says from which contexts its calls
 //! may come and which of them wait; none of those that a sample makes does.
-//! Errors have the number that Linux gives back ([`Errno`]).
+//! Errors have the number that Linux gives back ([`Errno`]). `examples/host` has a small system
+//! around the kernel's parts.
 //!
 //! # Memory
 //!

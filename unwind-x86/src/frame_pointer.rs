@@ -20,7 +20,9 @@ use unwind_core::{Arch, Coverage, FrameContext, Memory, Row, RowSource};
 pub struct FramePointers;
 
 /// A source that trusts every function to keep a frame pointer: the host declares that
-/// the code was compiled so. Its rows are those of [`FramePointers`], and no guess.
+/// the code was compiled so. Its rows are those of [`FramePointers`], and no guess. A return
+/// address of zero is the end of such a stack in its last slot alone: say where that is by
+/// [`Walker::stack_end`](unwind_core::Walker::stack_end).
 ///
 /// Of a sampled function that is still setting up its frame, or has given it up, the
 /// register is the caller's even so: put [`InstructionAnalysis`](crate::InstructionAnalysis) in front.

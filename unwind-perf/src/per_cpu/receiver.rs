@@ -13,6 +13,10 @@ use super::{
 ///
 /// An event with a task *and* a CPU goes to the registry: it is what a
 /// profiler opens for each CPU to follow a task and its children.
+///
+/// The work that [`request`](Self::request) and [`remove`](Self::remove) take is that of the event's
+/// task, and unused if it has no task. Who has none at all uses the registry with the event in
+/// [`Cpu`](Self::Cpu).
 #[derive(Debug)]
 pub enum Receiver {
     /// It is in the registry.
