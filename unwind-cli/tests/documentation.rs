@@ -107,8 +107,12 @@ fn pages() -> Vec<PathBuf> {
     files
 }
 
+/// The page whose commands are run one after another, as a reader does.
+const TUTORIAL: &str = "tutorial.md";
+
 fn documentation() -> Vec<Block> {
-    pages().iter().flat_map(|file| blocks(file)).collect()
+    let pages = pages().into_iter().filter(|file| !file.ends_with(TUTORIAL));
+    pages.flat_map(|file| blocks(&file)).collect()
 }
 
 /// A receiver of profiles that takes all; its URL.
@@ -216,6 +220,38 @@ fn each_command_of_the_documentation_runs() {
     assert!(unused.is_empty(), "in no page: {unused:?}");
 }
 
+#[test]
+fn the_tutorial_can_be_followed() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let program = fs::read_to_string(docs.join("tutorial/words.c")).unwrap();
+    let page = docs.join(TUTORIAL);
+    assert!(fs::read_to_string(&page).unwrap().contains(&format!("```c\n{program}```")));
+    let blocks = blocks(&page);
+    let is_run = |command: &&String| !NOT_RUN.iter().any(|(start, _)| command.starts_with(start));
+    let commands: Vec<_> = blocks.iter().flat_map(|block| &block.commands).filter(is_run).collect();
+    assert!(commands.iter().filter(|command| command.starts_with("unwind ")).count() > 8);
+    let (Some(shell), Some(_), Some(_)) = (tool("bash"), tool("cc"), tool("awk")) else { return };
+    let folder = scratch("tutorial");
+    fs::write(folder.join("words.c"), program).unwrap();
+    let mut path = Path::new(env!("CARGO_BIN_EXE_unwind")).parent().unwrap().as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap());
+    let script: String = commands.into_iter().flat_map(|command| [command, "\n"]).collect();
+    let mut run = Command::new(shell);
+    run.args(["-e", "-c", &script]).env("PATH", path).current_dir(&folder).stdin(Stdio::null());
+    let output = run.output().unwrap();
+    if stderr(&output).contains("lets no sampling event be opened") {
+        skip(&stderr(&output));
+        return;
+    }
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(told.matches("functions above the bound").count(), 2, "{told}");
+    for written in ["before.svg", "before.html", "diff.html"] {
+        assert!(folder.join(written).exists(), "{written}");
+    }
+}
+
 /// Whether there is a file, or one with a time at the end of its name.
 fn exists(folder: &Path, path: &str) -> bool {
     let path = folder.join(path);
@@ -281,7 +317,8 @@ fn d14_each_option_in_the_sentences_of_the_documentation_is_one() {
                     None => None,
                 },
                 [option]
-                    if ["README.md", "record.md", "report.md", "fleet.md"].contains(&name)
+                    if ["README.md", TUTORIAL, "record.md", "report.md", "fleet.md"]
+                        .contains(&name)
                         && option.starts_with("--")
                         && option.len() > 2 =>
                 {

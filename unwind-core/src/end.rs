@@ -1,4 +1,8 @@
 //! Why a walk has no more frames.
+//!
+//! Only an outermost row and a return address of zero are the end of a stack. A frame pointer that is
+//! zero, or points to a zero, does not prove it: start-up code ends a chain that way, but where code
+//! uses the register for something else the remaining frames are lost.
 
 use core::fmt;
 

@@ -1,4 +1,8 @@
 //! Who knows the row of a pc, and how two such sources are joined.
+//!
+//! The cache is the walker's, not a source's. A source has one method, `row`, and a generation; if it
+//! also had hooks for the fast walk, a wrapper of a source could forget one or get it wrong. Instead
+//! the frame's context notes what a source looked at, whichever wrappers were asked on the way.
 
 use core::cell::Cell;
 use core::convert::Infallible;

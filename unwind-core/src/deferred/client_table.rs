@@ -1,4 +1,10 @@
 //! The clients of an instance: who is registered, and whose deliveries run.
+//!
+//! A task's marks are bits, and the owners of their slots are numbers. A generation in each mark would
+//! take 32 words a task; taking marks out at a cancellation would take a walk over all tasks, and a
+//! way to wait for requests that are under way. Instead registrations are numbered, and a task says up
+//! to which number its marks account for the owners of their slots. A mark of a slot that was taken
+//! later does not count, and the first request by a later client takes it out.
 
 use core::fmt;
 

@@ -1,5 +1,10 @@
 //! Stacks are requested where they cannot be walked, and walked and delivered later,
 //! where they can.
+//!
+//! It is checked in three ways, since each finds faults that the others cannot find. Unit tests have
+//! atomics that let a handler run before each access: a model runs a step once for every place where
+//! an NMI, and a second one after it, can interrupt. loom tries the orders of several CPUs. Random
+//! sequences of everything run against a plain model with sets instead of bits.
 
 mod client;
 mod client_table;

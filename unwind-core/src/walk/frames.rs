@@ -1,4 +1,7 @@
 //! The frames of one walk, one after another.
+//!
+//! Frames come one step late: the iterator finds a frame's caller before it hands the frame out. So
+//! each frame comes with its CFA, and a walk that stops at a limit knows whether there was more.
 
 use core::borrow::{Borrow, BorrowMut};
 use core::fmt;

@@ -1,4 +1,8 @@
 //! Backtraces that begin in the function which asks for them.
+//!
+//! A few instructions keep the registers that calls preserve, so that no frame of this library is
+//! walked. They are read as they were stored: a CPU that loads sixteen bytes of two stores that are
+//! still under way waits for both.
 
 use core::mem::MaybeUninit;
 use core::slice;

@@ -1,4 +1,10 @@
 //! Ranges of memory that plain loads can read while a walk lasts.
+//!
+//! A walk of the own stack reads memory that may be unmapped at any moment, unless something is using
+//! it. So plain loads are for what this thread uses: its own stack, which is asked for once up to an
+//! end that does not move while the thread runs, and the stack that the walk itself runs on. The tables
+//! of an object are read in place while each frame before has led there by a table, since its code is
+//! on this stack then. After a guess a system call reads what could fault.
 
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};

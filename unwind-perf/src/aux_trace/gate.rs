@@ -1,4 +1,9 @@
 //! Whether the hardware of an AUX event traces.
+//!
+//! A pause is not a stop: two flags say whether the hardware traces, one of the scheduler's and one of
+//! the triggers'. A call that closes a flag stops the hardware at once; a call that opens one reads both
+//! again after it has switched the hardware. So no order of the two, interrupted anywhere, leaves the
+//! hardware in the wrong state.
 
 use core::fmt;
 use core::marker::PhantomData;

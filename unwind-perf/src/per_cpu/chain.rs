@@ -1,4 +1,9 @@
 //! The events of one CPU, or of no CPU: a list, and those that were taken for more.
+//!
+//! The oldest event is found, not kept: a list that deliveries walk while events come and go would need
+//! a grace period to free what was unlinked. Places are fixed, events have numbers that rise, and the
+//! first event has the smallest number. A second scan finds an event that was added during the
+//! first one while the last of the others was removed.
 
 use unwind_core::deferred::ClientId;
 

@@ -1,5 +1,10 @@
 //! The events of the whole system, and the walk over all tasks that the first
 //! and the last of them cost.
+//!
+//! Which tasks such an event is about only the host knows, and it changes while tasks move. So a walk
+//! asks for each task, marks it or not, and asks again after a fence: of two that adjust a task at once
+//! the later one sees the answer that holds. Forks do not wait for walks: the child can be found before
+//! it asks what is wanted, and the walk says what it wants before it starts.
 
 /// The system-wide events, and how far the walk over the tasks is.
 ///

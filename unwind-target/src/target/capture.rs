@@ -1,6 +1,12 @@
 //! What is copied of a process while it is held, so that it continues before its stacks are
 //! walked: what is mapped where, each stack from its pointer on, and code that is in no
 //! file.
+//!
+//! Code that the process cannot change is read from its file, later. A walk that needs more than was
+//! copied ends there, since the stack has changed meanwhile; then all is copied again with that, so
+//! that no stack is of two times. Threads are all traced before the first one is stopped; of a few,
+//! those that run are stopped last and let go first. Memory is read by `/proc/PID/mem`, which, unlike
+//! `process_vm_readv`, does not wait for pages that only the process itself brings in.
 
 use std::collections::BTreeSet;
 use std::fs::File;

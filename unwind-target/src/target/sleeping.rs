@@ -1,5 +1,11 @@
 //! A process that is looked at without a stop: `/proc` tells where the threads are that
 //! sleep in the kernel, of which those are shown that have not run since.
+//!
+//! The kernel writes the pc and the stack pointer of a thread that sleeps. They are read again after
+//! the stack is copied, and so is the count of the thread's switches, since a thread that has run may
+//! sleep at the same place again. Then its frames are of one time. Other threads may write to the stack,
+//! and what is mapped may change, so such a stack never counts as complete. No register but the stack
+//! pointer is known.
 
 use std::fs::File;
 use std::io::{self, Read as _};

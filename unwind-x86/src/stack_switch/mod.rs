@@ -1,4 +1,10 @@
 //! Functions that call on another stack than the one they were called on.
+//!
+//! The way back is in the code: the instructions from the call to the `ret`, a few loads and moves,
+//! are followed from what is known of the frame and from the base of the thread's own memory. Offsets
+//! in Go's structures, which change from version to version, are in these instructions, too. What they
+//! do not lead to is not guessed: a frame pointer would skip the caller. Such a row has the CFA itself,
+//! and is the only one by which the CFA may fall; the limit of frames ends what runs in a circle.
 
 mod way_back;
 

@@ -1,4 +1,7 @@
 //! What a walk asks for, written down while it is asked.
+//!
+//! An explanation has no walk of its own: the sources of rows, the memory and what knows of code are
+//! wrapped. gimli is asked afterwards where in the section a row is; nothing of the walk depends on it.
 
 use std::cell::RefCell;
 use std::fmt::Display;

@@ -1,4 +1,9 @@
 //! Rows that are kept once for all address spaces that map the same files.
+//!
+//! With a cache by address for each process, no row is in the CPU's own caches when it is needed. Here
+//! an address becomes a key, its table and the place in it, by one addition as long as a walk stays in
+//! one module. A module that comes or goes empties nothing, since what is known of a table does not
+//! depend on where it is.
 
 use core::ops::Range;
 
