@@ -16,7 +16,7 @@ export LLVM_COV=${LLVM_COV:-llvm-cov-19} LLVM_PROFDATA=${LLVM_PROFDATA:-llvm-pro
 export RUSTC_BOOTSTRAP=1
 libraries=(unwind-core sframe unwind-cfi unwind-x86 unwind-perf)
 packages=()
-for library in "${libraries[@]}" fuzz/targets; do
+for library in "${libraries[@]}" fuzz/targets/libraries; do
     packages+=(--package "$(sed -n 's/^name = "\(.*\)"/\1/p' "$library/Cargo.toml" | head -1)")
 done
 cargo llvm-cov clean --workspace

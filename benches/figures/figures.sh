@@ -6,7 +6,7 @@
 #   benches/figures/figures.sh --check         says whether it is what this would write
 #   benches/figures/figures.sh measure NAME... measures first: instructions since sizes ratios
 #                                              first stack curves record price differences verify
-#                                              coverage
+#                                              coverage fuzz
 #
 # Each file says when and at which revision it was measured, and by which command; what comes
 # after that line is what came out. What is not measured here takes hours, other people's programs
@@ -26,6 +26,7 @@ measure() { # NAME
         since) command="benches/since.sh a40e2584" ;;
         sizes) command="benches/sizes.sh" ;;
         coverage) command="benches/figures/coverage.sh" ;;
+        fuzz) command="fuzz/table 300" ;;
         ratios) command="benches/figures/ratios.py" ;;
         record) command="benches/figures/record.py" ;;
         price) command="benches/figures/price.py" ;;

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::archive(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_command::archive(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::cfi_lookup(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_libraries::cfi_lookup(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::compressed_core(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_files::compressed_core(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::debug_link(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_files::debug_link(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::explain_sample(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_command::explain_sample(data));

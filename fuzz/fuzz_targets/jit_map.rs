@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::jit_map(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_files::jit_map(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::kernel_symbols(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_command::kernel_symbols(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::merge(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_libraries::merge(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::perf_diff(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_command::perf_diff(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::perf_records(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_libraries::perf_records(data));

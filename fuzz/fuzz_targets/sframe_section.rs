@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::sframe_section(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_libraries::sframe_section(data));

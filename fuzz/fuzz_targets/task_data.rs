@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::task_data(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_libraries::task_data(data));

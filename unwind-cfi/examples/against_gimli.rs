@@ -2,7 +2,7 @@
 //!
 //! Each row of each FDE, at its start and at its end, and 10,000 random places of the code
 //! of each file. Registers and memory are made up; both have to lead to the same CFA, return
-//! address and frame pointer. The exit status is 1 if a place differs.
+//! address and frame pointer. The exit status is 1 if a place differs, or no file is named.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -23,6 +23,10 @@ use gimli_files::{Comparison, compare};
 fn main() -> ExitCode {
     let mut sum = Comparison::default();
     let mut files = 0;
+    if std::env::args_os().len() < 2 {
+        eprintln!("which files? against_gimli FILE...");
+        return ExitCode::FAILURE;
+    }
     for path in std::env::args_os().skip(1) {
         let Ok(bytes) = std::fs::read(&path) else { continue };
         let Some(found) = compare(&bytes, 10_000) else { continue };

@@ -40,10 +40,6 @@ mod read_lines;
 use std::io::{self, Write};
 
 use unwind_target::elf::ElfFile;
-use unwind_target::loaded::module::{Modules, Opening};
-use unwind_target::loaded::module_error::ModuleError;
-use unwind_target::rows::call_frames::CallFrames;
-use unwind_target::symbols::Symbols;
 use unwind_target::target::Target;
 
 pub use crate::after_limit::AfterLimit;
@@ -77,26 +73,6 @@ pub fn read_core(core: &[u8], file: &[u8]) -> Option<usize> {
     Some(out.0)
 }
 
-/// Reads bytes as the texts that `/proc` has of a process: its mappings, its status,
-/// what `stat` says, and where `syscall` says that a thread sleeps. Returns how many bytes of names
-/// there are in the first.
-#[must_use]
-pub fn read_proc(maps: &[u8], status: &[u8], stat: &[u8], syscall: &[u8]) -> usize {
-    let _ = unwind_target::target::has_status(status, stat);
-    let _ = unwind_target::target::sleeping::is_place(syscall);
-    let mappings = unwind_target::target::maps::parse(maps);
-    let modules = Modules::load(&mappings, |_| Some(Opening::Now(Err(ModuleError::Memory))));
-    let found = mappings.iter().filter_map(|mapping| modules.find(mapping.range.start));
-    found.map(|module| module.path.as_os_str().len()).fold(0, usize::saturating_add)
-}
-
-/// Reads bytes as a compressed section of a file of either class. Returns how many
-/// bytes it has, if it is one.
-#[must_use]
-pub fn read_compressed(is_64: bool, bytes: &[u8]) -> Option<usize> {
-    unwind_target::elf::decompress(is_64, bytes).ok().map(|bytes| bytes.len())
-}
-
 /// Reads lines as the answers of a QEMU, and their text as that of its monitor.
 /// Returns how many bytes the answers come to.
 #[must_use]
@@ -104,57 +80,11 @@ pub fn read_qmp(text: &[u8]) -> usize {
     commands::guest::read_answers(text)
 }
 
-/// Reads everything that the command may read of an ELF file that someone else
-/// made. Returns how many bytes were copied out of it, and how many of tables
-/// were made of it.
-#[must_use]
-pub fn read_elf(bytes: &[u8]) -> Option<(usize, usize)> {
-    let file = ElfFile::from_bytes(bytes.to_vec()).ok()?;
-    let mut copied = 0_usize;
-    let mut took = |len: usize| copied = copied.saturating_add(len);
-    if let Ok(sections) = file.sections() {
-        for section in sections {
-            took(
-                file.section_bytes(unwind_target::elf::error::Part::Sframe, section)
-                    .map_or(0, |bytes| bytes.len()),
-            );
-        }
-    }
-    for section in file.sframe_sections().unwrap_or_default() {
-        took(section.tables().tables().flatten().map(|table| table.bytes().len()).sum());
-    }
-    took(file.build_id().map_or(0, |id| id.len()));
-    for segment in file.note_segments().flatten() {
-        took(segment.notes().map(|note| note.name.len().saturating_add(note.desc.len())).sum());
-    }
-    for segment in &file.segments {
-        let _ = file.bias(segment.addr, segment.offset);
-    }
-    if let Ok(symbols) = Symbols::read(&file) {
-        for at in [file.entry, 0, u64::MAX, 0x1000] {
-            let function = symbols.find(&file, at);
-            took(function.map_or(0, |function| function.name.as_bytes().len()));
-        }
-    }
-    let built = match CallFrames::read(&file) {
-        Ok(Some(frames)) => frames.build(sframe::Format::V3, 0x10_0000, |_| ()).ok(),
-        _ => None,
-    };
-    Some((copied, built.map_or(0, |table| table.bytes.len())))
-}
-
 /// Reads a recording and reports it in each format, with little memory. Returns the lengths of
 /// all outputs in bytes, or `None` if it is no recording.
 #[must_use]
 pub fn report_perf_data(bytes: &[u8]) -> Option<Vec<usize>> {
     commands::report::reported_len(bytes)
-}
-
-/// Reads what a compiler tells of its code: the text of a `perf-PID.map`, and a `jit-PID.dump`.
-/// Looks for rows of each function. Returns how many functions there are.
-#[must_use]
-pub fn read_jit_code(map: &[u8], dump: &[u8]) -> usize {
-    unwind_target::jit::jit_dump::jit_functions(map, dump)
 }
 
 /// How many bytes the records of a recording have that are stored, compressed or not.
@@ -173,12 +103,6 @@ pub fn read_perf_data(bytes: &[u8]) -> Option<[usize; 3]> {
     Some([text, json, merged])
 }
 
-/// Reads the text of a `perf-PID.map`. Returns start, end and name of each function, ascending.
-#[must_use]
-pub fn read_jit_map(text: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
-    unwind_target::jit::jit_map::functions_of(text)
-}
-
 /// Reads the text of `/proc/kallsyms`. Returns how many functions there are, and how many bytes of
 /// names are found by their addresses.
 #[must_use]
@@ -191,18 +115,6 @@ pub fn read_kernel_symbols(text: &[u8]) -> (usize, usize) {
 #[must_use]
 pub fn read_perf_script(text: &[u8]) -> (usize, usize) {
     commands::verify::perf_script::listed(text)
-}
-
-/// Reads the bytes of a `.gnu_debuglink`. Returns the name in it.
-#[must_use]
-pub fn read_debug_link(bytes: &[u8], is_big_endian: bool) -> Option<Vec<u8>> {
-    unwind_target::files::debug_files::name_of_link(bytes, is_big_endian)
-}
-
-/// Decompresses a core file that is compressed by zstd. Returns how many bytes it has.
-#[must_use]
-pub fn read_compressed_core(bytes: &[u8]) -> Option<u64> {
-    unwind_target::target::compressed_core::decompressed_len(bytes)
 }
 
 /// Reads the sections that `unwind record` adds to a recording: its ledger, and how frames were

@@ -1,0 +1,40 @@
+//! The bodies of the fuzz targets of `unwind-target`: plain functions of bytes, which panic
+//! where an answer is wrong.
+//!
+//! libFuzzer calls them from `fuzz/fuzz_targets`; the test of this crate calls them with the
+//! committed corpora.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::panic,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "a wrong answer shall end the run"
+)]
+
+mod compressed;
+mod compressed_core;
+mod debug_link;
+mod elf;
+mod jit_code;
+mod jit_map;
+mod proc_texts;
+
+use test_support::CountingAllocator;
+
+/// These targets have a limit of memory.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+test_support::fuzz_targets! {
+    elf,
+    compressed,
+    proc_texts,
+    jit_code,
+    jit_map,
+    debug_link,
+    compressed_core,
+}
