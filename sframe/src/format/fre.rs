@@ -146,12 +146,10 @@ impl fmt::Debug for Fre {
 #[inline]
 pub(crate) fn split_head<const HEAD: usize>(head: &[u8; HEAD], endian: Endian) -> (u32, u8) {
     // The length is a constant, so only one arm is left.
-    match (head.as_slice(), endian) {
-        (&[a, info], _) => (a.into(), info),
-        (&[a, b, info], Endian::Little) => (u16::from_le_bytes([a, b]).into(), info),
-        (&[a, b, info], Endian::Big) => (u16::from_be_bytes([a, b]).into(), info),
-        (&[a, b, c, d, info], Endian::Little) => (u32::from_le_bytes([a, b, c, d]), info),
-        (&[a, b, c, d, info], Endian::Big) => (u32::from_be_bytes([a, b, c, d]), info),
+    match *head.as_slice() {
+        [a, info] => (a.into(), info),
+        [a, b, info] => (endian.u16([a, b]).into(), info),
+        [a, b, c, d, info] => (endian.u32([a, b, c, d]), info),
         _ => (0, 0),
     }
 }

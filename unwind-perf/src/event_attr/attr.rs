@@ -84,10 +84,7 @@ impl EventAttr {
         let field = |at: usize| -> [u8; 4] {
             bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default()
         };
-        let said = match endian {
-            Endian::Little => u32::from_le_bytes(field(4)),
-            Endian::Big => u32::from_be_bytes(field(4)),
-        };
+        let said = endian.u32(field(4));
         // The first programs left the field zero.
         let size = if said == 0 { FIRST_SIZE } else { said };
         let known = kernel.attr_size();
@@ -188,31 +185,19 @@ impl Fields<'_> {
     }
 
     fn u16(&mut self) -> u16 {
-        match self.endian {
-            Endian::Little => u16::from_le_bytes(self.take()),
-            Endian::Big => u16::from_be_bytes(self.take()),
-        }
+        self.endian.u16(self.take())
     }
 
     fn u32(&mut self) -> u32 {
-        match self.endian {
-            Endian::Little => u32::from_le_bytes(self.take()),
-            Endian::Big => u32::from_be_bytes(self.take()),
-        }
+        self.endian.u32(self.take())
     }
 
     fn i32(&mut self) -> i32 {
-        match self.endian {
-            Endian::Little => i32::from_le_bytes(self.take()),
-            Endian::Big => i32::from_be_bytes(self.take()),
-        }
+        i32::from_ne_bytes(self.u32().to_ne_bytes())
     }
 
     fn u64(&mut self) -> u64 {
-        match self.endian {
-            Endian::Little => u64::from_le_bytes(self.take()),
-            Endian::Big => u64::from_be_bytes(self.take()),
-        }
+        self.endian.u64(self.take())
     }
 
     /// A word of bit fields, which compilers count from the highest bit on big-endian

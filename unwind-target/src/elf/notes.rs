@@ -1,6 +1,6 @@
 //! The notes of an ELF file.
 
-use object::Endianness;
+use object::{Endian as _, Endianness};
 
 /// `NT_GNU_BUILD_ID`.
 pub const NOTE_GNU_BUILD_ID: u32 = 3;
@@ -39,10 +39,7 @@ impl<'a> Notes<'a> {
     fn word(&mut self) -> Option<u32> {
         let (word, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
-        Some(match self.endian {
-            Endianness::Little => u32::from_le_bytes(*word),
-            Endianness::Big => u32::from_be_bytes(*word),
-        })
+        Some(self.endian.read_u32(*word))
     }
 
     /// Takes `len` bytes. `before` is what the note had before them, to which

@@ -10,7 +10,7 @@ use std::fmt;
 
 use object::elf::{self, FileHeader64, Machine};
 use object::read::elf::{FileHeader, Rel as _, Rela as _, Sym as _};
-use object::{Endianness, pod};
+use object::{Endian as _, Endianness, pod};
 use sframe::Flags;
 
 use crate::elf::ElfFile;
@@ -297,10 +297,7 @@ impl<'f> Relocations<'f> {
 impl SymbolTable {
     fn long_index(&self, at: usize, endian: Endianness) -> Option<u32> {
         let bytes = self.long_indices.get(at.checked_mul(4)?..)?.first_chunk()?;
-        Some(match endian {
-            Endianness::Little => u32::from_le_bytes(*bytes),
-            Endianness::Big => u32::from_be_bytes(*bytes),
-        })
+        Some(endian.read_u32(*bytes))
     }
 }
 
@@ -373,15 +370,9 @@ fn field(bytes: &mut [u8], offset: u64, size: usize) -> Option<&mut [u8]> {
 
 /// The value of a field of 4 or 8 bytes, signed.
 fn read(field: &[u8], endian: Endianness) -> i64 {
-    match (field, endian) {
-        (&[a, b, c, d], Endianness::Little) => i32::from_le_bytes([a, b, c, d]).into(),
-        (&[a, b, c, d], Endianness::Big) => i32::from_be_bytes([a, b, c, d]).into(),
-        (&[a, b, c, d, e, f, g, h], Endianness::Little) => {
-            i64::from_le_bytes([a, b, c, d, e, f, g, h])
-        }
-        (&[a, b, c, d, e, f, g, h], Endianness::Big) => {
-            i64::from_be_bytes([a, b, c, d, e, f, g, h])
-        }
+    match *field {
+        [a, b, c, d] => endian.read_i32([a, b, c, d]).into(),
+        [a, b, c, d, e, f, g, h] => endian.read_i64([a, b, c, d, e, f, g, h]),
         _ => 0,
     }
 }

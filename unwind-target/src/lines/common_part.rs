@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use gimli::{Dwarf, EndianSlice};
+use memchr::memchr;
 
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
@@ -26,7 +27,7 @@ pub(super) fn find<'k>(
     path: Option<&Path>,
     kept: &'k Kept,
 ) -> Option<Dwarf<Bytes<'k>>> {
-    let end = link.iter().position(|&byte| byte == 0)?;
+    let end = memchr(0, link)?;
     let (name, id) = (link.get(..end)?, link.get(end.checked_add(1)?..)?);
     let beside = path.and_then(Path::parent).unwrap_or_else(|| Path::new("/"));
     // A path that begins at the root replaces the rest.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gimli::RunTimeEndian;
-use object::{Endianness, elf};
+use object::{Endian as _, Endianness, elf};
 use sframe::{
     Abi, Builder, CfiConverter, CfiError, CfiOmission, CfiOmissionReason, CfiReport, CfiSection,
     Endian, Format, Omission, WriteError,
@@ -359,10 +359,7 @@ fn by_header(file: &ElfFile) -> Result<Option<(Vec<u8>, u64)>, ElfError> {
     // Version 1 with a pointer of four bytes, relative to its place, is what
     // every linker writes.
     let [1, 0x1b, _, _, a, b, c, d] = bytes else { return Ok(None) };
-    let pointer = match file.endian {
-        Endianness::Little => i32::from_le_bytes([a, b, c, d]),
-        Endianness::Big => i32::from_be_bytes([a, b, c, d]),
-    };
+    let pointer = file.endian.read_i32([a, b, c, d]);
     let addr = header.addr.wrapping_add(4).wrapping_add_signed(pointer.into());
     match file.place_of(addr) {
         Some((offset, len)) => Ok(Some((file.bytes(Part::EhFrame, offset, len)?, addr))),
