@@ -42,7 +42,7 @@ pub(crate) fn first_row(path: Option<OsString>) -> Result<String, Box<dyn Error>
     let cfi = CfiSection::eh_frame(&frame, frame_addr);
     let mut entries = Entries::new(cfi, abi);
     let (mut longest, mut pc) = (0, 0);
-    while let Some(fde) = entries.next_fde()? {
+    while let Some(fde) = entries.next_fde().map_err(|(_, error)| error)? {
         let len = entries.position() - fde.at;
         if len > longest {
             let body = entries.body(&fde, &entries.cie(fde.cie)?)?;

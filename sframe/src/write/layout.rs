@@ -25,9 +25,9 @@ impl Builder {
     /// them: those less than 2^63 bytes before it come first, also where the
     /// address space wraps. Of two that overlap the shorter stays,
     /// of two equally long ones the one that was added first; the other is handed
-    /// to `lost` and gone from then on. In V2 a function that is too far from
-    /// the section is handed to it too, and stays: this may be called again for
-    /// another place.
+    /// to `lost` and gone from then on. A function that is too far from the section, in V3
+    /// one that is half an address space away, is handed to it too, and stays: this may be
+    /// called again for another place.
     ///
     /// # Errors
     ///
@@ -93,10 +93,11 @@ impl Place<'_> {
     /// Whether the start of `entry` fits its field wherever in the table it
     /// comes to be.
     fn is_near(&self, entry: &BuiltFunction) -> bool {
-        if self.builder.format.version() == Version::V3 {
-            return true;
-        }
         let distance = entry.start.wrapping_sub(self.addr).signed();
+        if self.builder.format.version() == Version::V3 {
+            // Lookups compare distances, which end half an address space away.
+            return distance.checked_add(entry.size.saturating_sub(1).into()).is_some();
+        }
         let table = self.builder.entries.len().saturating_mul(Version::V2.fde_size());
         let table = i64::try_from(table.saturating_add(Header::SIZE)).unwrap_or(i64::MAX);
         let field = if self.builder.format.is_pcrel() { table } else { 0 };

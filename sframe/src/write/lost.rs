@@ -60,7 +60,8 @@ pub enum OmissionReason {
         /// The start of the function that is in the table.
         other: u64,
     },
-    /// V2: the function is more than 2 GiB away from the section.
+    /// V2: the function is more than 2 GiB away from the section. V3: the place that is half an
+    /// address space away from the section is inside it.
     TooFar,
 
     /// V2: the CFA is computed from a register that is neither SP nor FP.
@@ -131,7 +132,7 @@ impl fmt::Display for OmissionReason {
             Self::Overlap { other } => {
                 write!(f, "the function at {other:#x} covers the same code")
             }
-            Self::TooFar => f.write_str("the section is more than 2 GiB away"),
+            Self::TooFar => f.write_str("the section is too far away"),
             Self::CfaRegister(base) => {
                 write!(f, "the cfa comes from {}", Register(base))
             }

@@ -116,3 +116,24 @@ fn a_function_that_goes_past_the_end_of_the_address_space_is_lost() {
     let bytes = builder.finish(0x1000, none).unwrap();
     assert_eq!(Table::parse(&bytes).unwrap().check().unwrap().functions, 2);
 }
+
+#[test]
+fn a_function_is_lost_that_is_half_an_address_space_away_on_both_sides() {
+    let (addr, rows) = (0x10_0000, [(0, sp(8))]);
+    let middle = addr + (1 << 63);
+    let starts = [middle - 0x18, middle - 8, middle + 8];
+    let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
+    for start in starts {
+        builder.add(&Function::new(start, 16, &rows), none).unwrap();
+    }
+    let mut lost = Vec::new();
+    let bytes = builder.finish(addr, |range| lost.push((range.start, range.reason))).unwrap();
+    assert_eq!(lost, [(middle - 8, OmissionReason::TooFar)]);
+    let table = Table::parse(&bytes).unwrap().at(addr);
+    table.check().unwrap();
+    for start in [starts[0], starts[2]] {
+        for pc in [start, start + 15] {
+            assert_eq!(table.find(pc).unwrap().unwrap().fde.range.start, start, "{pc:#x}");
+        }
+    }
+}

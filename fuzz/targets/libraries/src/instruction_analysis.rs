@@ -45,7 +45,7 @@ pub(crate) fn run(data: &[u8]) {
     let Some(row) = row else { return };
     assert_eq!(row.origin(), Origin::Instructions);
     assert!(!row.is_signal() && !row.is_outermost() && !row.is_context_only());
-    if let Some(expected) = returns(ahead, word) {
+    if let Some((expected, _)) = returns(ahead, word) {
         assert_eq!((row.cfa(), row.ra()), (expected, RegRule::Offset(-word)), "{ahead:02x?}");
     }
 }
@@ -67,14 +67,18 @@ where
 }
 
 /// Where the CFA is, if the code is nothing but pops, `leave`, additions to the
-/// stack pointer and a return.
-pub(crate) fn returns(mut code: &[u8], word: i32) -> Option<CfaRule> {
+/// stack pointer and a return; and the lowest that the stack pointer comes to.
+pub(crate) fn returns(mut code: &[u8], word: i32) -> Option<(CfaRule, i32)> {
     let wide = word == 8;
-    let (mut base, mut offset) = (BaseReg::Sp, 0_i32);
+    let (mut base, mut offset, mut lowest) = (BaseReg::Sp, 0_i32, 0);
     loop {
+        lowest = lowest.min(offset);
         let rest = code.strip_prefix(&[0x48]).filter(|_| wide);
         code = match (code, rest) {
-            ([0xc3, ..], _) => return Some(CfaRule::Register(base, offset.checked_add(word)?)),
+            ([0xc3, ..], _) => {
+                let cfa = CfaRule::Register(base, offset.checked_add(word)?);
+                return Some((cfa, lowest));
+            }
             // pop rax to rdi, but rsp; rbp only as the last before the return.
             ([0x58..=0x5b | 0x5e..=0x5f, rest @ ..], _) => {
                 offset = offset.checked_add(word)?;

@@ -9,6 +9,9 @@ use crate::target_memory::TargetMemory;
 /// Room for all frames that the stacks here can have.
 pub(crate) const FRAMES: usize = 64;
 
+/// How many words are looked at beside a return address of zero.
+const WORDS_BESIDE_ZERO: usize = 65;
+
 /// Walks the stack and checks each frame. Returns the frames and the end.
 ///
 /// `code_base` is what was added to each return address.
@@ -35,8 +38,10 @@ where
         (frames, walk.end().expect("a walk without a next frame has a reason"))
     };
     assert!(frames.len() <= max_frames as usize);
-    // A row, a context, code at both sides of the pc, and a fallback.
-    assert!(memory.reads <= 64 * (frames.len() + 1), "{} reads", memory.reads);
+    // A row, a context, code at both sides of the pc, and a fallback; and at a return address of
+    // zero the words beside it, each of which may be one of a call.
+    let allowed = 64 * (frames.len() + 1) + WORDS_BESIDE_ZERO * 16;
+    assert!(memory.reads <= allowed, "{} reads, {} frames", memory.reads, frames.len());
     for (index, frame) in frames.iter().enumerate() {
         let Some(callee) = index.checked_sub(1).and_then(|index| frames.get(index)) else {
             assert!(matches!(frame.pc, FramePc::Exact(_)));
