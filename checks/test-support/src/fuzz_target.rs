@@ -109,12 +109,11 @@ pub fn check_fuzzers(package: &str, targets: &[FuzzTarget]) {
 
 fn replay_one(target: &FuzzTarget) -> usize {
     let (start, folder, name) = (Instant::now(), folder(), target.name);
-    let archive = folder.join(format!("corpora/{name}.tar.gz"));
-    let mut inputs = if archive.exists() { read_archive(&archive).unwrap() } else { Inputs::new() };
+    let mut inputs = read_archive(&folder.join(format!("corpora/{name}.tar.gz"))).unwrap();
+    assert!(!inputs.is_empty(), "{name} has no corpus");
     for kind in ["seeds", "artifacts"] {
         inputs.extend(read_folder(&folder.join(kind).join(name)).unwrap());
     }
-    assert!(!inputs.is_empty(), "{name} has no corpus");
     for (input, bytes) in &inputs {
         let told = Told(name, input);
         (target.body)(bytes);
