@@ -3,9 +3,10 @@
 # order, a walk of stacks of few frames and of many, a lookup, a miss of the cache (with the lookup, the step and keeping the
 # row), a sample after a change of what is mapped, a request.
 #
-#   benches/instructions.sh [--frames] [FILE...]      (the committed corpora if none is named)
+#   benches/instructions.sh [--frames] [--own EXAMPLE] [FILE...]      (the committed corpora if none is named)
 #
-# With --frames only what frames and walks take. Exits 1 if framehop takes fewer instructions a frame
+# With --frames only what frames and walks take. With --own a column more, of the unwinder that the
+# example of this name adds under its own name. Exits 1 if framehop takes fewer instructions a frame
 # than the library does, or a walk of stacks of any of these depths.
 #
 # Each figure is the difference of two runs, so that what happens once, such as
@@ -15,9 +16,11 @@ export RUSTUP_DIST_SERVER=http://127.0.0.1:9
 cd "$(dirname "$0")/.."
 frames_alone=
 if [ "${1-}" = --frames ]; then frames_alone=1; shift; fi
+own=() program=(--bin walk) walk=walk
+if [ "${1-}" = --own ]; then own=("$2") program=(--example "$2") walk=examples/$2; shift 2; fi
 [ $# -gt 0 ] || set -- benches/corpus/*.snap
-cargo build --quiet --locked --profile bench --package unwind-benches --bin walk
-walk=${CARGO_TARGET_DIR:-target}/release/walk
+cargo build --quiet --locked --profile bench --package unwind-benches "${program[@]}"
+walk=${CARGO_TARGET_DIR:-target}/release/$walk
 command -v valgrind >/dev/null || { echo "valgrind is not installed" >&2; exit 1; }
 
 corpus() { # FILE: its name without the extension
@@ -41,14 +44,14 @@ figure() { # MODE NAME FEWER MORE COUNT FILE: instructions a frame
 # By `unwind::Unwinder` with 4,096 rows and with 512, of SFrame tables and of call frame information;
 # by rivals; by a walker of the benches' own with 512 rows.
 ours=(unwind unwind-512 call-frames call-frames-512)
-unwinders=("${ours[@]}" framehop simple-frame-rs gimli walker indexed)
+unwinders=("${ours[@]}" framehop simple-frame-rs gimli walker indexed "${own[@]}")
 slower=()
 check() { # WHAT NAME OURS THEIRS: notes where framehop takes fewer
     awk -v a="$3" -v b="$4" 'BEGIN { exit a + 0 > b + 0 }' || slower+=("$2 on $1")
 }
 tables=(plain v2 indexed simple-frame-rs gimli)
 printf '%-24s' "instructions a frame"
-printf ' %9s' unwind 512-rows by-cfi cfi-512 framehop simple-fr gimli walker indexed
+printf ' %9.9s' unwind 512-rows by-cfi cfi-512 framehop simple-fr gimli walker indexed "${own[@]}"
 printf '\n'
 for file in "$@"; do
     name=$(corpus "$file")

@@ -8,20 +8,10 @@ use criterion::measurement::WallTime;
 use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
+use unwind_benches::contestant::{CALL_FRAMES, RIVALS, UNWIND};
 use unwind_benches::corpus::Corpus;
 use unwind_benches::known::KNOWN;
-use unwind_benches::{FramePointerLoop, Framehop, Gimli, Report, SimpleFrame, Unwind, Unwinder};
-
-fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 6] {
-    [
-        ("unwind", Box::new(Unwind::new(corpus))),
-        ("unwind-v2", Box::new(Unwind::v2(corpus))),
-        ("framehop", Box::new(Framehop::new(corpus))),
-        ("gimli-rows", Box::new(Gimli::new(corpus))),
-        ("simple-frame-rs", Box::new(SimpleFrame::new(corpus))),
-        ("frame-pointers", Box::new(FramePointerLoop::new())),
-    ]
-}
+use unwind_benches::{Contestant, Report, Unwinder};
 
 /// Fails unless this workspace's frames are the reference's for all snapshots, and
 /// those of the rivals for nearly all: else they did other work. What is measured is
@@ -29,7 +19,7 @@ fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 6] {
 /// lead out of a PLT or of code without a table. A plain loop over frame pointers is
 /// measured for what it is.
 fn check(corpus: &Corpus) {
-    let report = Report::new(corpus);
+    let report = Report::between(corpus, &[UNWIND, CALL_FRAMES], RIVALS);
     report.assert_known(KNOWN);
     for (name, count) in &report.counts {
         let other = count.differing.saturating_add(count.falsely_complete);
@@ -44,10 +34,11 @@ fn measure(
     corpus: &Corpus,
     mut pass: impl FnMut(&mut dyn Unwinder),
 ) {
-    for (name, mut unwinder) in unwinders(corpus) {
+    for contestant in Contestant::compared() {
+        let mut unwinder = contestant.open(corpus);
         let frames: usize = corpus.snapshots.iter().map(|s| unwinder.walk(s)).sum();
         group.throughput(Throughput::Elements(frames.try_into().unwrap()));
-        group.bench_function(BenchmarkId::new(name, &corpus.name), |b| {
+        group.bench_function(BenchmarkId::new(contestant.name, &corpus.name), |b| {
             b.iter(|| pass(&mut *unwinder));
         });
     }

@@ -59,9 +59,9 @@ pub const KNOWN: &[Known] = &[
     known("*", Kind::NotCovered, "reference", "", 2, NO_CFI),
     known("*", Kind::RivalGuesses, "*", "", 2, READ_OFF),
     known("rustc", Kind::BytesEnd, "reference", "librustc_driver", 100, COPIED),
-    known("*", Kind::NeedsRegister, "unwind", "ld-linux-x86-64.so", 1, RBX),
+    known("*", Kind::NeedsRegister, "walker", "ld-linux-x86-64.so", 1, RBX),
     known("*", Kind::RivalHasMore, "perf script", "ld-linux-x86-64.so", 1, RBX),
-    known("*", Kind::Short, "unwind-v2", "librustc_driver", 1, PROBE),
+    known("*", Kind::Short, "walker-v2", "librustc_driver", 1, PROBE),
 ];
 
 const fn known(

@@ -14,6 +14,8 @@
 )]
 
 mod call_frames;
+pub mod comparison;
+pub mod contestant;
 pub mod corpus;
 pub mod cut;
 pub mod deferral;
@@ -30,6 +32,8 @@ pub mod own_maps;
 pub mod own_stack;
 pub mod perf_file;
 mod perf_samples;
+pub mod plot;
+pub mod program;
 pub mod reference;
 pub mod report;
 mod rivals;
@@ -37,18 +41,31 @@ pub mod timing;
 mod unwind;
 pub mod verdict;
 
-use unwind_snapshot::Snapshot;
+pub use unwind_snapshot::Snapshot;
 
 pub use crate::unwind::{
     CachedUnwind, LargeUnwind, MissingUnwind, Rowed, Stats, Unwind, UnwindByCallFrames,
 };
+pub use contestant::Contestant;
 pub use facade::{Facade, Rows};
 pub use reference::Reference;
 pub use report::Report;
-pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame};
+pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame, stack_word};
 
 /// No walk has more frames: as many as Linux keeps.
 pub const MAX_FRAMES: usize = 510;
+
+/// The main function of a program that measures unwinders of its own beside the others: with
+/// a mode as its first argument it is [`program::run`], else [`comparison::compare`].
+pub fn main(own: &[Contestant]) {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    if arguments.first().is_some_and(|first| program::MODES.contains(first)) {
+        program::run(&arguments, own);
+    } else {
+        comparison::compare(&arguments, own);
+    }
+}
 
 /// An unwinder of captured stacks.
 pub trait Unwinder {

@@ -5,12 +5,13 @@ use std::fmt;
 
 use unwind_snapshot::Snapshot;
 
+use crate::Unwinder;
+use crate::contestant::{Contestant, RIVALS, walkers};
 use crate::corpus::Corpus;
 use crate::finding::{Finding, Kind};
 use crate::known::Known;
 use crate::reference::{End, Reference};
 use crate::verdict::{Verdict, judge, more_than_ours};
-use crate::{Framehop, Gimli, SimpleFrame, Unwind, UnwindByCallFrames, Unwinder};
 
 /// All walks of a corpus beside the reference.
 #[derive(Debug)]
@@ -117,19 +118,23 @@ impl Report {
     /// Walks all stacks of a corpus.
     #[must_use]
     pub fn new(corpus: &Corpus) -> Self {
-        Self::of(
-            corpus,
-            vec![
-                ("unwind", Box::new(Unwind::new(corpus))),
-                ("unwind-v2", Box::new(Unwind::v2(corpus))),
-                ("unwind-call-frames", Box::new(UnwindByCallFrames::new(corpus))),
-            ],
-            vec![
-                ("framehop", Box::new(Framehop::new(corpus))),
-                ("gimli-rows", Box::new(Gimli::new(corpus))),
-                ("simple-frame-rs", Box::new(SimpleFrame::new(corpus))),
-            ],
-        )
+        Self::beside(corpus, &[])
+    }
+
+    /// Walks all stacks of a corpus, by `own` unwinders too, as rivals.
+    #[must_use]
+    pub fn beside(corpus: &Corpus, own: &[Contestant]) -> Self {
+        Self::between(corpus, &walkers(), &[RIVALS, own].concat())
+    }
+
+    /// Walks all stacks of a corpus by these, as [`of`](Self::of) does.
+    #[must_use]
+    pub fn between(corpus: &Corpus, ours: &[Contestant], rivals: &[Contestant]) -> Self {
+        let open = |contestants: &[Contestant]| {
+            let opened = contestants.iter().map(|one| (one.name, one.open(corpus)));
+            opened.collect()
+        };
+        Self::of(corpus, open(ours), open(rivals))
     }
 
     /// Walks all stacks of a corpus by `ours`, which have to be right, and by
@@ -287,8 +292,8 @@ impl fmt::Display for Report {
         writeln!(f, "{corpus}: {stacks} stacks, {complete} to the end by the reference")?;
         writeln!(
             f,
-            "    {:20} same unjudged short differ falsely boldly complete more  frames that unwind \
-             has not: certain guessed others",
+            "    {:20} same unjudged short differ falsely boldly complete more  frames that the \
+             first has not: certain guessed others",
             ""
         )?;
         for (name, count) in counts {

@@ -2,10 +2,13 @@
 
 #![cfg(test)]
 
+use unwind_benches::comparison::Comparison;
+use unwind_benches::contestant::{CALL_FRAMES, RIVALS, UNWIND};
 use unwind_benches::corpus::Corpus;
 use unwind_benches::depth;
 use unwind_benches::known::KNOWN;
-use unwind_benches::{Facade, Reference, Report, Rows, Unwind, Unwinder};
+use unwind_benches::timing::Effort;
+use unwind_benches::{Contestant, Facade, Reference, Report, Rows, Unwind, Unwinder};
 use unwind_snapshot::Snapshot;
 
 fn corpora() -> Vec<Corpus> {
@@ -18,6 +21,17 @@ fn a1_every_stack_is_the_references_and_what_is_not_certain_has_a_reason() {
         let report = Report::new(&corpus);
         report.assert_known(KNOWN);
         for (name, count) in &report.counts[..4] {
+            assert_eq!(count.not_wrong(), report.stacks, "{name}: {report}");
+        }
+    }
+}
+
+#[test]
+fn the_library_as_its_readme_sets_it_up_has_the_references_stacks() {
+    for corpus in corpora() {
+        let report = Report::between(&corpus, &[UNWIND, CALL_FRAMES], RIVALS);
+        report.assert_known(KNOWN);
+        for (name, count) in &report.counts[..2] {
             assert_eq!(count.not_wrong(), report.stacks, "{name}: {report}");
         }
     }
@@ -79,4 +93,40 @@ fn a_frame_of_half_a_megabyte_is_kept_by_the_cache() {
         assert!(unwind.walk(snapshot) > 10);
     }
     assert_eq!(unwind.stats().unkept, 0);
+}
+
+/// A walk that has one frame, as anyone may add one.
+struct OneFrame(Vec<u64>);
+
+impl Unwinder for OneFrame {
+    fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
+        self.0 = vec![snapshot.rip];
+        self.0.len()
+    }
+
+    fn frames(&self) -> Vec<u64> {
+        self.0.clone()
+    }
+}
+
+#[test]
+fn s7_an_unwinder_that_is_added_is_compared_and_judged() {
+    let corpora: Vec<_> = corpora().into_iter().filter(|one| one.name.starts_with("c-")).collect();
+    if corpora.is_empty() {
+        return;
+    }
+    let own = Contestant::new("one-frame", |_| Box::new(OneFrame(Vec::new())));
+    let contestants = [&Contestant::compared(), &[own][..]].concat();
+    let comparison = Comparison::new(&corpora, &contestants, Effort::ONCE);
+    let right_of = |name: &str| {
+        let line = comparison.lines.iter().find(|line| line.name == name).unwrap();
+        line.results.iter().map(|result| result.right).collect::<Vec<_>>()
+    };
+    for name in ["unwind", "call-frames", "framehop"] {
+        assert!(right_of(name).iter().all(|right| *right == 100.0), "{comparison}");
+    }
+    assert!(right_of("one-frame").iter().all(|right| *right == 0.0), "{comparison}");
+    let report = Report::beside(&corpora[0], &[own]);
+    let (name, count) = report.counts.last().unwrap();
+    assert_eq!((*name, count.short), ("one-frame", report.stacks));
 }

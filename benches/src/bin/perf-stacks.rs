@@ -34,7 +34,7 @@ fn report(path: &Path, count: usize) -> Report {
     for corpus in &parts {
         let part = Report::of(
             corpus,
-            vec![("unwind", Box::new(Unwind::new(corpus)))],
+            vec![("walker", Box::new(Unwind::new(corpus)))],
             vec![
                 ("framehop", Box::new(Framehop::new(corpus))),
                 ("perf script", Box::new(&mut chains)),
