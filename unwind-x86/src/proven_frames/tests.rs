@@ -159,6 +159,8 @@ fn m1_a_way_to_a_return_proves_the_row_at_its_start() {
     assert_eq!(found(&code, 5), Some(by_sp(8, RegRule::SameValue)));
     // sub rsp, 8; pop rbp; ret: what it pops is not on the stack yet.
     assert_eq!(found(&[0x48, 0x83, 0xec, 0x08, 0x5d, 0xc3], 0), None);
+    // add rsp, -16; ret: nor what it returns to.
+    assert_eq!(found(&[0x48, 0x83, 0xc4, 0xf0, 0xc3], 0), None);
     // leave; ret.
     assert_eq!(found(&[0xc9, 0xc3], 0), Some(frame_pointer()));
     // A call on the way may take arguments off the stack: the frame pointer has to agree.
