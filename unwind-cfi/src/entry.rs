@@ -97,12 +97,6 @@ impl Cie<'_> {
         self.is_signal
     }
 
-    /// What of it is needed in a frame: the column of the return address, and whether the code is a
-    /// signal trampoline.
-    pub(crate) const fn frame_facts(&self) -> (u64, bool) {
-        (self.ra, self.is_signal)
-    }
-
     /// AArch64: whether return addresses are signed by key B, and not by key A.
     #[must_use]
     pub const fn uses_key_b(&self) -> bool {

@@ -3,6 +3,7 @@
 use unwind_core::{Origin, Row};
 
 use crate::{
+    abi::RegisterNumbers,
     entry::{Body, Cie, Entries},
     error::CfiError,
     execute::{Run, Stop},
@@ -69,33 +70,50 @@ impl Evaluation {
     }
 
     /// The rules that it has reached.
-    pub(crate) const fn rules(&self) -> Rules {
-        self.rules
+    pub(crate) const fn rules(&self) -> &Rules {
+        &self.rules
     }
 }
 
-/// The row that rules come to at `pc`.
-#[inline(never)]
-pub(crate) fn row_of(
-    rules: &Rules,
-    entries: &Entries<'_>,
-    cie: &Cie<'_>,
-    pc: u64,
-) -> Result<Row, CfiError> {
-    // The caller is known without its frame pointer.
-    let rules = rules.with_lost_fp();
-    let registers = &entries.registers;
-    let row = match rules.row(registers, cie.ra) {
-        Some(row) => row,
-        None => match rules.no_row(registers, cie.ra, entries.section().addr) {
-            NoRow::Blocks(_, after, step) if step.is_reached_at(pc) => after,
-            NoRow::Blocks(before, ..) => before,
-            // The kernel saved all registers for a signal handler.
-            NoRow::Error(_) if cie.is_signal() => Row::signal_context(),
-            NoRow::Error(error) => return Err(error),
-        },
-    };
-    let row = row.with_origin(Origin::CallFrames);
-    let row = if rules.is_eh_return(registers) { row.with_eh_return() } else { row };
-    Ok(if cie.is_signal() { row.with_signal() } else { row })
+/// The rules at one pc, and what of its entries their row depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PcRules {
+    pub(crate) rules: Rules,
+    /// The column of the return address.
+    pub(crate) column: u64,
+    pub(crate) is_signal: bool,
+    /// As the section counts.
+    pub(crate) pc: u64,
+}
+
+impl PcRules {
+    /// The rules that an entry of this CIE has at `pc`.
+    pub(crate) const fn new(rules: &Rules, cie: &Cie<'_>, pc: u64) -> Self {
+        Self { rules: *rules, column: cie.ra, is_signal: cie.is_signal, pc }
+    }
+
+    /// The row that they come to, of a section at this address.
+    #[inline(never)]
+    pub(crate) fn row(&self, registers: &RegisterNumbers, section: u64) -> Result<Row, CfiError> {
+        // The caller is known without its frame pointer.
+        let rules = self.rules.with_lost_fp();
+        let row = match rules.row(registers, self.column) {
+            Some(row) => row,
+            None => match rules.no_row(registers, self.column, section) {
+                NoRow::Blocks(_, after, step) if step.is_reached_at(self.pc) => after,
+                NoRow::Blocks(before, ..) => before,
+                // The kernel saved all registers for a signal handler.
+                NoRow::Error(_) if self.is_signal => Row::signal_context(),
+                NoRow::Error(error) => return Err(error),
+            },
+        };
+        Ok(self.marked(row, registers))
+    }
+
+    /// The row, marked as one of these rules.
+    pub(crate) const fn marked(&self, row: Row, registers: &RegisterNumbers) -> Row {
+        let row = row.with_origin(Origin::CallFrames);
+        let row = if self.rules.is_eh_return(registers) { row.with_eh_return() } else { row };
+        if self.is_signal { row.with_signal() } else { row }
+    }
 }

@@ -128,8 +128,10 @@ pub(crate) fn evaluate(
     stack.pop()
 }
 
-/// What an operation puts on the stack that takes nothing from there.
-fn operand(operation: DwOp, r: &mut Reader<'_>) -> Option<Value> {
+/// What an operation puts on the stack that takes nothing from there: a constant, or a register and an
+/// offset.
+#[inline(never)]
+pub(crate) fn operand(operation: DwOp, r: &mut Reader<'_>) -> Option<Value> {
     let constant = |value: u64| Value::Constant(value.cast_signed());
     // Of 32 operations that follow each other.
     let number_from = |first: DwOp| operation.0.checked_sub(first.0).filter(|at| *at < 32);

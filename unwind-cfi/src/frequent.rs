@@ -172,7 +172,7 @@ mod tests {
     use unwind_core::{CfaRule, RegRule};
 
     use crate::{
-        CfiAbi, CfiSection, evaluation::row_of, execute::Stop, rules::Rules, states::States,
+        CfiAbi, CfiSection, evaluation::PcRules, execute::Stop, rules::Rules, states::States,
     };
 
     /// A CIE as compilers write it, and an FDE of it with these instructions.
@@ -267,7 +267,8 @@ mod tests {
         let remembered = &mut States::new(slots);
         let mut run = Run::new(entries, &cie, &initial, remembered, &body);
         run_plainly(&mut run, target).ok()?;
-        row_of(&run.rules, entries, &cie, body.start.wrapping_add(target)).ok()
+        let at_pc = PcRules::new(&run.rules, &cie, body.start.wrapping_add(target));
+        at_pc.row(&entries.registers, entries.section().addr).ok()
     }
 
     fn run_plainly<'a>(run: &mut Run<'_, '_, 'a>, target: u64) -> Result<bool, (Stop, Reader<'a>)> {

@@ -86,6 +86,7 @@ mod reader;
 mod remote;
 mod rows;
 mod rules;
+mod rules_in_frame;
 mod search_table;
 mod section;
 mod source;

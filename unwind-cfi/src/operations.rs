@@ -2,9 +2,13 @@
 //! 6.4.2 leaves out of call frame information.
 
 use gimli::{DwOp, Reader as _, constants};
-use unwind_core::{Memory, VirtAddr};
 
-use crate::{reader::Reader, work_counter};
+use crate::{
+    abi::RegisterNumbers,
+    expression::{Value, operand},
+    reader::Reader,
+    work_counter,
+};
 
 /// How many values may be on an expression's stack. Those of compilers have up to four.
 const DEPTH: usize = 16;
@@ -23,15 +27,25 @@ pub(crate) enum NoValue {
     Unreadable(u64),
 }
 
+/// What expressions ask of a frame.
+pub(crate) trait Values {
+    /// The value of a register by its number, if it is known.
+    fn register(&mut self, number: u16, numbers: &RegisterNumbers) -> Option<u64>;
+
+    /// Reads the memory of the program; false if that cannot be.
+    fn memory(&mut self, addr: u64, bytes: &mut [u8]) -> bool;
+
+    /// Reads the section that the rules are of, by the address that it counts from; false if that
+    /// cannot be.
+    fn section(&mut self, addr: u64, bytes: &mut [u8]) -> bool;
+}
+
 /// What an expression is evaluated in.
-pub(crate) struct Target<'m, M, F> {
-    /// The size of an address in bytes: 4 or 8.
-    pub(crate) word: u8,
+pub(crate) struct Target<'t> {
+    pub(crate) numbers: &'t RegisterNumbers,
     /// How far the code was loaded above the addresses of its file.
     pub(crate) bias: u64,
-    /// The value of a register.
-    pub(crate) register: F,
-    pub(crate) mem: &'m mut M,
+    pub(crate) values: &'t mut dyn Values,
 }
 
 /// Values of the size of an address, of which the higher bits are zero.
@@ -65,14 +79,17 @@ impl Stack {
     }
 }
 
-impl<M: Memory, F: Fn(u16) -> Option<u64>> Target<'_, M, F> {
+impl Target<'_> {
     /// A register and an offset.
-    pub(crate) fn sum(&self, register: u16, offset: i64) -> Result<u64, NoValue> {
-        let value = (self.register)(register).ok_or(NoValue::Register(register))?;
+    #[inline(never)]
+    pub(crate) fn sum(&mut self, register: u16, offset: i64) -> Result<u64, NoValue> {
+        let value = self.values.register(register, self.numbers);
+        let value = value.ok_or(NoValue::Register(register))?;
         Ok(self.narrow(value.wrapping_add_signed(offset)))
     }
 
     /// The word at a register and an offset, and another offset.
+    #[inline(never)]
     pub(crate) fn load_plus(
         &mut self,
         register: u16,
@@ -80,11 +97,12 @@ impl<M: Memory, F: Fn(u16) -> Option<u64>> Target<'_, M, F> {
         plus: i64,
     ) -> Result<u64, NoValue> {
         let at = self.sum(register, offset)?;
-        let word = self.load(at, self.word)?;
+        let word = self.load(at, self.numbers.word)?;
         Ok(self.narrow(word.wrapping_add_signed(plus)))
     }
 
     /// The value of an expression that starts with `initial` on its stack.
+    #[inline(never)]
     pub(crate) fn evaluate(
         &mut self,
         expression: Reader<'_>,
@@ -113,58 +131,36 @@ impl<M: Memory, F: Fn(u16) -> Option<u64>> Target<'_, M, F> {
         stack: &mut Stack,
     ) -> Result<(), NoValue> {
         let size = match operation {
-            constants::DW_OP_deref => self.word,
+            constants::DW_OP_deref => self.numbers.word,
             constants::DW_OP_deref_size => rest.read_u8().map_err(|_| NoValue::Malformed)?,
-            _ => match self.register_operand(operation, rest) {
-                Some(Ok((register, offset))) => {
-                    let sum = self.sum(register, offset)?;
-                    return stack.push(sum).ok_or(NoValue::Malformed);
-                }
-                Some(Err(())) => return Err(NoValue::Malformed),
-                None => {
-                    let done = self.calculate(operation, whole, rest, stack);
-                    return done.ok_or(NoValue::Malformed);
-                }
-            },
+            _ => {
+                let done = match operand(operation, rest) {
+                    Some(Value::Register(register, offset)) => {
+                        let sum = self.sum(register, offset)?;
+                        stack.push(sum)
+                    }
+                    Some(Value::Constant(value)) => stack.push(self.narrow(value.cast_unsigned())),
+                    _ => self.calculate(operation, whole, rest, stack),
+                };
+                return done.ok_or(NoValue::Malformed);
+            }
         };
         let at = stack.pop().ok_or(NoValue::Malformed)?;
         let value = self.load(at, size)?;
         stack.push(value).ok_or(NoValue::Malformed)
     }
 
-    /// The register and the offset that an operation adds, if it is one that does so.
-    fn register_operand(
-        &self,
-        operation: DwOp,
-        rest: &mut Reader<'_>,
-    ) -> Option<Result<(u16, i64), ()>> {
-        let register = match operation.0.checked_sub(constants::DW_OP_breg0.0) {
-            Some(number @ 0..32) => number.into(),
-            _ if operation == constants::DW_OP_bregx => {
-                match rest.read_uleb128().map(u16::try_from) {
-                    Ok(Ok(number)) => number,
-                    _ => return Some(Err(())),
-                }
-            }
-            _ => return None,
-        };
-        Some(rest.read_sleb128().map(|offset| (register, offset)).map_err(|_| ()))
-    }
-
     /// The low `size` bytes at an address.
     fn load(&mut self, at: u64, size: u8) -> Result<u64, NoValue> {
-        let addr = VirtAddr::new(at);
-        let word = match size {
-            8 if self.word == 8 => self.mem.read_u64(addr),
-            4 => self.mem.read_u32(addr).map(u64::from),
-            _ if size > self.word => return Err(NoValue::Malformed),
-            _ => {
-                let mut bytes = [0; 8];
-                let part = bytes.get_mut(..usize::from(size)).unwrap_or_default();
-                self.mem.read(addr, part).map(|()| u64::from_le_bytes(bytes))
-            }
-        };
-        word.map_err(|_| NoValue::Unreadable(at))
+        if size > self.numbers.word {
+            return Err(NoValue::Malformed);
+        }
+        let mut bytes = [0; 8];
+        let part = bytes.get_mut(..usize::from(size)).unwrap_or_default();
+        if !self.values.memory(at, part) {
+            return Err(NoValue::Unreadable(at));
+        }
+        Ok(u64::from_le_bytes(bytes))
     }
 
     /// Everything that takes nothing but the stack.
@@ -205,47 +201,25 @@ impl<M: Memory, F: Fn(u16) -> Option<u64>> Target<'_, M, F> {
             constants::DW_OP_abs => self.signed(stack.pop()?).unsigned_abs(),
             constants::DW_OP_neg => stack.pop()?.wrapping_neg(),
             constants::DW_OP_not => !stack.pop()?,
-            _ => match self.constant(operation, rest) {
-                Some(value) => value,
-                None => {
-                    let right = stack.pop()?;
-                    let left = stack.pop()?;
-                    self.of_two(operation, left, right)?
-                }
-            },
-        };
-        stack.push(self.narrow(value))
-    }
-
-    /// A value that stands in the expression.
-    fn constant(&self, operation: DwOp, rest: &mut Reader<'_>) -> Option<u64> {
-        if let Some(value @ 0..32) = operation.0.checked_sub(constants::DW_OP_lit0.0) {
-            return Some(value.into());
-        }
-        Some(match operation {
             constants::DW_OP_addr => {
-                let addr = match self.word {
+                let addr = match self.numbers.word {
                     4 => rest.read_u32().ok()?.into(),
                     _ => rest.read_u64().ok()?,
                 };
                 addr.wrapping_add(self.bias)
             }
-            constants::DW_OP_const1u => rest.read_u8().ok()?.into(),
-            constants::DW_OP_const2u => rest.read_u16().ok()?.into(),
-            constants::DW_OP_const4u => rest.read_u32().ok()?.into(),
-            constants::DW_OP_const8u | constants::DW_OP_const8s => rest.read_u64().ok()?,
-            constants::DW_OP_constu => rest.read_uleb128().ok()?,
-            constants::DW_OP_const1s => i64::from(rest.read_i8().ok()?).cast_unsigned(),
-            constants::DW_OP_const2s => i64::from(rest.read_i16().ok()?).cast_unsigned(),
-            constants::DW_OP_const4s => i64::from(rest.read_i32().ok()?).cast_unsigned(),
-            constants::DW_OP_consts => rest.read_sleb128().ok()?.cast_unsigned(),
-            _ => return None,
-        })
+            _ => {
+                let right = stack.pop()?;
+                let left = stack.pop()?;
+                self.of_two(operation, left, right)?
+            }
+        };
+        stack.push(self.narrow(value))
     }
 
     /// What is made of two values.
     fn of_two(&self, operation: DwOp, left: u64, right: u64) -> Option<u64> {
-        let bits = u32::from(self.word).wrapping_mul(8);
+        let bits = u32::from(self.numbers.word).wrapping_mul(8);
         // A shift by all bits or more.
         let shift = u32::try_from(right).ok().filter(|&shift| shift < bits);
         let compared = self.signed(left).cmp(&self.signed(right));
@@ -280,14 +254,14 @@ impl<M: Memory, F: Fn(u16) -> Option<u64>> Target<'_, M, F> {
     }
 
     const fn narrow(&self, value: u64) -> u64 {
-        match self.word {
+        match self.numbers.word {
             4 => value & 0xffff_ffff,
             _ => value,
         }
     }
 
     const fn signed(&self, value: u64) -> i64 {
-        match self.word {
+        match self.numbers.word {
             4 => value.wrapping_shl(32).cast_signed().wrapping_shr(32),
             _ => value.cast_signed(),
         }
@@ -313,7 +287,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use unwind_core::ReadError;
+    use crate::CfiAbi;
+    use unwind_core::{Memory, ReadError, VirtAddr};
 
     /// Memory in which each byte is made of its address; some is not there.
     #[derive(Clone, Copy)]
@@ -343,6 +318,21 @@ mod tests {
     }
 
     /// The same by gimli; `Err` if it has none, or needs what is not there.
+    impl Values for Made {
+        fn register(&mut self, number: u16, numbers: &RegisterNumbers) -> Option<u64> {
+            let mask = if numbers.word == 4 { 0xffff_ffff } else { u64::MAX };
+            Some(register(self.0, number)? & mask)
+        }
+
+        fn memory(&mut self, addr: u64, bytes: &mut [u8]) -> bool {
+            self.read(VirtAddr::new(addr), bytes).is_ok()
+        }
+
+        fn section(&mut self, _: u64, _: &mut [u8]) -> bool {
+            false
+        }
+    }
+
     fn expected(bytes: &[u8], word: u8, seed: u64, initial: Option<u64>) -> Result<u64, ()> {
         let encoding = Encoding { format: Format::Dwarf32, version: 5, address_size: word };
         let expression = gimli::Expression(Reader::new(bytes, RunTimeEndian::Little));
@@ -423,13 +413,9 @@ mod tests {
         ) {
             let bytes = operations.concat();
             let initial = initial.map(u64::from);
-            let mask = if word == 4 { 0xffff_ffff } else { u64::MAX };
-            let mut target = Target {
-                word,
-                bias: 0x1000,
-                register: |number| Some(register(seed, number)? & mask),
-                mem: &mut Made(seed),
-            };
+            let abi = if word == 4 { CfiAbi::Ia32 } else { CfiAbi::X86_64 };
+            let numbers = &RegisterNumbers::new(abi);
+            let mut target = Target { numbers, bias: 0x1000, values: &mut Made(seed) };
             let found = target.evaluate(Reader::new(&bytes, RunTimeEndian::Little), initial);
             let theirs = expected(&bytes, word, seed, initial);
             // It gives up where branches lead back and forth.
@@ -453,8 +439,8 @@ mod tests {
     fn u2_an_expression_ends_after_a_bounded_number_of_operations() {
         // lit0; skip -4: back to where it starts.
         let bytes = [0x30, 0x13, 0x2f, 0xfb, 0xff];
-        let mem = &mut Made(0);
-        let mut target = Target { word: 8, bias: 0, register: |_| None, mem };
+        let numbers = &RegisterNumbers::new(CfiAbi::X86_64);
+        let mut target = Target { numbers, bias: 0, values: &mut Made(0) };
         let mut evaluate = |bytes: &[u8]| {
             let mut found = Ok(0);
             let expression = Reader::new(bytes, RunTimeEndian::Little);

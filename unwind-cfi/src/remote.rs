@@ -9,12 +9,13 @@ use unwind_core::{
 };
 
 use crate::{
-    abi::CfiAbi,
-    entry::{Body, Cie, Entries},
+    abi::{CfiAbi, RegisterNumbers},
+    entry::{Body, Entries},
     error::CfiError,
-    evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED, row_of},
+    evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED, PcRules},
     frame_rules::FrameRules,
     rules::Rules,
+    rules_in_frame::{InFrame, RulesInFrame},
     search_table::{ENTRY_LEN, HEADER_LEN, SearchEntry, SearchHeader},
     section::CfiSection,
     states::States,
@@ -135,8 +136,8 @@ pub struct RemoteCfi {
 }
 
 /// What an FDE says of a pc.
-enum Found<T> {
-    Answer(T),
+enum Found {
+    Rules(PcRules),
     /// It is about no code, but starts there.
     Empty {
         /// The address of the entry after it.
@@ -221,18 +222,26 @@ impl RemoteCfi {
         addr: u64,
         scratch: &mut CfiScratch,
     ) -> Result<Option<Row>, RemoteCfiError> {
-        self.find(mem, addr, scratch, None, |rules, entries, cie, pc| {
-            row_of(rules, entries, cie, pc)
-        })
+        match &self.find_rules(mem, addr, scratch, None) {
+            Ok(Some(at_pc)) => Ok(Some(self.row_of(at_pc)?)),
+            Ok(None) => Ok(None),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// The row that rules come to.
+    fn row_of(&self, at_pc: &PcRules) -> Result<Row, CfiError> {
+        at_pc.row(&RegisterNumbers::new(self.abi), self.header.eh_frame)
     }
 
     /// The row of a frame, by [`find_row`](Self::find_row) for its
     /// [lookup address](FrameContext::lookup_addr), or where it takes the frame's registers and
-    /// memory, by the [rules](Self::find_frame_rules).
+    /// memory, by what expressions come to in this frame: see
+    /// [`CfiTable::find_row_in`](crate::CfiTable::find_row_in). Each takes one read more.
     ///
     /// # Errors
     ///
-    /// As `find_row`, and [`FrameRules::row`].
+    /// As `find_row`, and of expressions.
     #[inline]
     pub fn find_row_in<R: Registers, M: Memory>(
         &self,
@@ -240,24 +249,39 @@ impl RemoteCfi {
         mem: &mut M,
         scratch: &mut CfiScratch,
     ) -> Result<Option<Row>, RemoteCfiError> {
-        let addr = frame.lookup_addr().get();
-        let mut found = self.find_row(mem, addr, scratch);
-        if Self::may_say_more(&found) {
-            // What cannot be read now was read a moment ago.
-            if let Some(rules) = &self.find_frame_rules(mem, addr, scratch)? {
-                found = Ok(Some(rules.row(frame, mem)?));
+        match &self.find_rules(mem, frame.lookup_addr().get(), scratch, None) {
+            Ok(Some(at_pc)) => {
+                let row = self.row_of(at_pc);
+                if RulesInFrame::say_more(at_pc, &row) {
+                    return self.row_in(at_pc, frame, mem).map(Some);
+                }
+                Ok(Some(row?))
             }
+            Ok(None) => Ok(None),
+            Err(error) => Err(*error),
         }
-        found
     }
 
-    /// As [`FrameRules::may_say_more`].
-    const fn may_say_more(found: &Result<Option<Row>, RemoteCfiError>) -> bool {
-        match found {
-            Ok(row) => FrameRules::may_say_more(&Ok(*row)),
-            Err(RemoteCfiError::Cfi(error)) => FrameRules::may_say_more(&Err(*error)),
-            Err(RemoteCfiError::Unreadable { .. }) => false,
-        }
+    /// The row of the frame, by rules of which some are expressions.
+    #[cold]
+    #[inline(never)]
+    fn row_in<R: Registers, M: Memory>(
+        &self,
+        at_pc: &PcRules,
+        frame: &FrameContext<'_, R>,
+        mem: &mut M,
+    ) -> Result<Row, RemoteCfiError> {
+        let mut unreadable = Ok(());
+        let copy = |mem: &mut M, at: u64, bytes: &mut [u8]| {
+            unreadable = read(mem, at, bytes);
+            unreadable.is_ok()
+        };
+        let section = self.header.eh_frame;
+        let rules = RulesInFrame { at_pc, abi: self.abi, section, bias: self.bias };
+        let row = rules.row(frame.sp(), &mut InFrame { frame, mem, copy });
+        // What cannot be read now was read a moment ago.
+        unreadable?;
+        Ok(row?)
     }
 
     /// The rules for an address of the code, where some are expressions that no row can say:
@@ -269,20 +293,15 @@ impl RemoteCfi {
     /// # Errors
     ///
     /// As `find_row`, of what cannot be read or is malformed.
-    #[cold]
-    #[inline(never)]
     pub fn find_frame_rules<M: Memory>(
         &self,
         mem: &mut M,
         addr: u64,
         scratch: &mut CfiScratch,
     ) -> Result<Option<FrameRules>, RemoteCfiError> {
-        let found = self.find(mem, addr, scratch, None, |rules, entries, cie, _| {
-            Ok((*rules, entries.abi(), cie.frame_facts()))
-        })?;
-        let Some((rules, abi, cie)) = found else { return Ok(None) };
+        let Some(at_pc) = self.find_rules(mem, addr, scratch, None)? else { return Ok(None) };
         let copy = |at: u64, bytes: &mut [u8]| read(mem, at, bytes);
-        let found = FrameRules::new(&rules, abi, cie, self.header.eh_frame, copy)?;
+        let found = FrameRules::new(&at_pc, self.abi, self.header.eh_frame, copy)?;
         Ok(found.map(|found| found.loaded(self.bias)))
     }
 
@@ -302,10 +321,9 @@ impl RemoteCfi {
     ) -> Result<Option<RegisterRules>, RemoteCfiError> {
         let mut rules = RegisterRules::new();
         for &register in self.abi.preserved() {
-            let rule = self
-                .find(mem, addr, scratch, Some(register), |rules, _, _, _| Ok(rules.kept_rule()))?;
-            let Some(rule) = rule else { return Ok(None) };
-            rules.add(DwarfReg(register), rule);
+            let at_pc = self.find_rules(mem, addr, scratch, Some(register))?;
+            let Some(at_pc) = at_pc else { return Ok(None) };
+            rules.add(DwarfReg(register), at_pc.rules.kept_rule());
         }
         Ok(Some(rules))
     }
@@ -346,23 +364,23 @@ impl RemoteCfi {
         Ok(None)
     }
 
-    /// What an answer makes of the rules for an address.
-    fn find<M: Memory, T>(
+    /// The rules for an address: of `kept`, or else of the frame pointer.
+    #[inline(never)]
+    fn find_rules<M: Memory>(
         &self,
         mem: &mut M,
         addr: u64,
         scratch: &mut CfiScratch,
         kept: Option<u8>,
-        answer: impl Fn(&Rules, &Entries<'_>, &Cie<'_>, u64) -> Result<T, CfiError>,
-    ) -> Result<Option<T>, RemoteCfiError> {
+    ) -> Result<Option<PcRules>, RemoteCfiError> {
         let pc = self.abi.address(addr.wrapping_sub(self.bias));
         let Some(mut fde) = self.find_fde(mem, pc, &mut scratch.window)? else { return Ok(None) };
         let mut tries = MAX_EMPTY;
         loop {
-            match self.answer_of(mem, fde, pc, scratch, kept, &answer) {
+            match self.rules_of(mem, fde, pc, scratch, kept) {
                 Ok(Found::Empty { next }) if tries != 0 => fde = next,
                 Ok(Found::Empty { .. } | Found::Elsewhere) => return Ok(None),
-                Ok(Found::Answer(answer)) => return Ok(Some(answer)),
+                Ok(Found::Rules(rules)) => return Ok(Some(rules)),
                 // A CIE, or the end of the section, after FDEs about no code.
                 Err(RemoteCfiError::Cfi(CfiError::NotFde { .. })) if tries != MAX_EMPTY => {
                     return Ok(None);
@@ -419,15 +437,14 @@ impl RemoteCfi {
     }
 
     /// What the FDE at an address says of `pc`.
-    fn answer_of<M: Memory, T>(
+    fn rules_of<M: Memory>(
         &self,
         mem: &mut M,
         fde_addr: u64,
         pc: u64,
         scratch: &mut CfiScratch,
         kept: Option<u8>,
-        answer: impl Fn(&Rules, &Entries<'_>, &Cie<'_>, u64) -> Result<T, CfiError>,
-    ) -> Result<Found<T>, RemoteCfiError> {
+    ) -> Result<Found, RemoteCfiError> {
         let entry_len = entry_len(mem, fde_addr)?;
         let window = clipped(&mut scratch.window, entry_len);
         read(mem, fde_addr, window)?;
@@ -476,8 +493,7 @@ impl RemoteCfi {
             let end = window_at.saturating_add(entries.section().len_u64());
             next = match evaluation.run(&entries, &cie, &body, &mut remembered) {
                 Ok(is_reached) if is_reached || end == entry_len => {
-                    let answer = answer(&evaluation.rules(), &entries, &cie, pc);
-                    return answer.map(Found::Answer).map_err(in_window);
+                    return Ok(Found::Rules(PcRules::new(evaluation.rules(), &cie, pc)));
                 }
                 Ok(_) => end,
                 Err((_, Some(cut))) if end != entry_len => {
@@ -500,6 +516,7 @@ impl RemoteCfi {
     }
 }
 
+#[inline(never)]
 fn read<M: Memory>(mem: &mut M, addr: u64, bytes: &mut [u8]) -> Result<(), RemoteCfiError> {
     let addr = VirtAddr::new(addr);
     mem.read(addr, bytes).map_err(|error| RemoteCfiError::Unreadable { addr, error })

@@ -2,17 +2,18 @@
 
 use core::ops::Range;
 
-use unwind_core::{DwarfReg, FrameContext, Memory, RegisterRules, Registers, Row, RowKey};
+use unwind_core::{DwarfReg, FrameContext, Memory, RegRule, RegisterRules, Registers, Row, RowKey};
 
 use crate::{
     abi::CfiAbi,
     entry::{Body, Cie, Entries, ExceptionData, Fde},
     error::CfiError,
-    evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED, row_of},
+    evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED, PcRules},
     execute::Run,
     frame_rules::FrameRules,
     index::IndexEntry,
     rules::Rules,
+    rules_in_frame::{InFrame, RulesInFrame},
     search_table::SearchTable,
     section::CfiSection,
     states::States,
@@ -112,7 +113,11 @@ impl<'a> CfiTable<'a> {
     pub fn find_row(&self, addr: u64) -> Result<Option<Row>, CfiError> {
         match self.find_frequent_row(addr) {
             Some(row) => Ok(Some(row)),
-            None => self.find_other_row(addr).0,
+            None => match &self.find_rules(addr) {
+                Ok(Some(at_pc)) => self.row_of(at_pc).map(Some),
+                Ok(None) => Ok(None),
+                Err(error) => Err(*error),
+            },
         }
     }
 
@@ -125,32 +130,36 @@ impl<'a> CfiTable<'a> {
         self.entries.frequent_row(at, pc)
     }
 
-    /// The row for an address, and whether a rule is an expression that no row can say.
+    /// The rules for an address, as all entries have them.
     #[inline(never)]
-    fn find_other_row(&self, addr: u64) -> (Result<Option<Row>, CfiError>, bool) {
+    fn find_rules(&self, addr: u64) -> Result<Option<PcRules>, CfiError> {
         // What is returned is looked at where it is, so that it is on the stack once.
-        let found = self.find_place(addr);
-        let place = match &found {
-            Ok(Some(place)) => place,
-            Ok(None) => return (Ok(None), false),
-            Err(error) => return (Err(*error), false),
-        };
-        match &place.evaluate(&self.entries) {
-            Ok(rules) => {
-                let row = row_of(rules, &self.entries, &place.cie, place.pc);
-                (row.map(Some), FrameRules::are_needed(rules))
-            }
-            Err(error) => (Err(*error), false),
+        match &self.find_place(addr) {
+            Ok(Some(place)) => place.evaluate(&self.entries),
+            Ok(None) => Ok(None),
+            Err(error) => Err(*error),
         }
+    }
+
+    /// The row that rules come to.
+    #[inline(never)]
+    fn row_of(&self, at_pc: &PcRules) -> Result<Row, CfiError> {
+        at_pc.row(&self.entries.registers, self.entries.section().addr)
     }
 
     /// The row of a frame, by [`find_row`](Self::find_row) for its
     /// [lookup address](FrameContext::lookup_addr), or where it takes the frame's registers and
-    /// memory, by the [rules](Self::find_frame_rules). `mem` is the memory of the program.
+    /// memory, by what expressions come to in this frame. `mem` is the memory of the program.
+    ///
+    /// The row of an expression is right for this frame alone. It may say that
+    /// [more has to be known](Row::needs) to tell the caller: a walk finds that out and asks again, or
+    /// ends with that reason.
     ///
     /// # Errors
     ///
-    /// As `find_row`, and [`FrameRules::row`].
+    /// As `find_row`; and if an expression is malformed or longer than 64 bytes, or comes to what no
+    /// row says: a return address that is nowhere in memory, or a CFA 2 GiB or more below the frame,
+    /// unless the code has the mark of a signal frame.
     #[inline]
     pub fn find_row_in<R: Registers, M: Memory>(
         &self,
@@ -169,25 +178,30 @@ impl<'a> CfiTable<'a> {
         frame: &FrameContext<'_, R>,
         mem: &mut M,
     ) -> Result<Option<Row>, CfiError> {
-        let (mut found, has_expressions) = self.find_other_row(frame.lookup_addr().get());
-        if has_expressions && FrameRules::may_say_more(&found) {
-            self.ask_frame(frame, mem, &mut found);
+        match &self.find_rules(frame.lookup_addr().get()) {
+            Ok(Some(at_pc)) => {
+                let row = self.row_of(at_pc);
+                let is_more = RulesInFrame::say_more(at_pc, &row);
+                if is_more { self.row_in(at_pc, frame, mem) } else { row }.map(Some)
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(*error),
         }
-        found
     }
 
-    /// Puts the row of the frame in place of what was found without it, if rules are such.
+    /// The row of the frame, by rules of which some are expressions.
     #[cold]
     #[inline(never)]
-    fn ask_frame<R: Registers, M: Memory>(
+    fn row_in<R: Registers, M: Memory>(
         &self,
+        at_pc: &PcRules,
         frame: &FrameContext<'_, R>,
         mem: &mut M,
-        found: &mut Result<Option<Row>, CfiError>,
-    ) {
-        if let Ok(Some(rules)) = &self.find_frame_rules(frame.lookup_addr().get()) {
-            *found = rules.row(frame, mem).map(Some);
-        }
+    ) -> Result<Row, CfiError> {
+        let section = self.entries.section();
+        let copy = |_: &mut M, at: u64, bytes: &mut [u8]| copy(section, at, bytes);
+        let rules = RulesInFrame { at_pc, abi: self.abi(), section: section.addr, bias: self.bias };
+        rules.row(frame.sp(), &mut InFrame { frame, mem, copy })
     }
 
     /// The rules for an address of the code, where some are expressions that no row can say:
@@ -199,20 +213,14 @@ impl<'a> CfiTable<'a> {
     /// # Errors
     ///
     /// As `find_row`, of what is malformed.
-    #[cold]
-    #[inline(never)]
     pub fn find_frame_rules(&self, addr: u64) -> Result<Option<FrameRules>, CfiError> {
-        let Some(place) = self.find_place(addr)? else { return Ok(None) };
-        let rules = place.evaluate(&self.entries)?;
+        let Some(at_pc) = self.find_rules(addr)? else { return Ok(None) };
         let section = self.entries.section();
-        let copy = |at: u64, bytes: &mut [u8]| {
-            let from = usize::try_from(at.wrapping_sub(section.addr)).ok();
-            let from = from.and_then(|from| section.bytes.get(from..)?.get(..bytes.len()));
-            bytes.copy_from_slice(from.ok_or(CfiError::Truncated)?);
-            Ok::<_, CfiError>(())
+        let copy = |at: u64, bytes: &mut [u8]| match copy(section, at, bytes) {
+            true => Ok(()),
+            false => Err(CfiError::Truncated),
         };
-        let abi = self.entries.abi();
-        let found = FrameRules::new(&rules, abi, place.cie.frame_facts(), section.addr, copy)?;
+        let found = FrameRules::new(&at_pc, self.abi(), section.addr, copy)?;
         Ok(found.map(|found| found.loaded(self.bias)))
     }
 
@@ -229,7 +237,8 @@ impl<'a> CfiTable<'a> {
         let Some(place) = self.find_place(addr)? else { return Ok(None) };
         let mut rules = RegisterRules::new();
         for &register in self.abi().preserved() {
-            let rule = place.evaluate(&self.entries.keeping(register))?.kept_rule();
+            let at_pc = place.evaluate(&self.entries.keeping(register))?;
+            let rule = at_pc.map_or(RegRule::Undefined, |at_pc| at_pc.rules.kept_rule());
             rules.add(DwarfReg(register), rule);
         }
         Ok(Some(rules))
@@ -314,6 +323,13 @@ impl<'a> CfiTable<'a> {
     }
 }
 
+/// Fills bytes from an address by which a section counts; false if it has none there.
+fn copy(section: &CfiSection<'_>, at: u64, bytes: &mut [u8]) -> bool {
+    let from = usize::try_from(at.wrapping_sub(section.addr)).ok();
+    let from = from.and_then(|from| section.bytes.get(from..)?.get(..bytes.len()));
+    from.map(|from| bytes.copy_from_slice(from)).is_some()
+}
+
 /// A place in the code that an FDE is about.
 struct Place<'a> {
     fde: Fde<'a>,
@@ -326,33 +342,50 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// The rules there.
+    /// The rules there, in the form in which they are handed on, so that they are not copied.
     #[inline(never)]
-    fn evaluate(&self, entries: &Entries<'_>) -> Result<Rules, CfiError> {
+    fn evaluate(&self, entries: &Entries<'_>) -> Result<Option<PcRules>, CfiError> {
         // Nearly all remember one state at a time at most: the stack is spared the others.
         match self.evaluate_in(entries, &mut [Rules::UNSET; 1]) {
             Err(CfiError::TooManyRemembered) => self.evaluate_nested(entries),
-            rules => rules,
+            found => found,
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn evaluate_nested(&self, entries: &Entries<'_>) -> Result<Rules, CfiError> {
+    fn evaluate_nested(&self, entries: &Entries<'_>) -> Result<Option<PcRules>, CfiError> {
         self.evaluate_in(entries, &mut [Rules::UNSET; MAX_REMEMBERED])
     }
 
-    #[inline(never)]
-    fn evaluate_in(&self, entries: &Entries<'_>, slots: &mut [Rules]) -> Result<Rules, CfiError> {
+    // The run of the CIE's instructions and that of the FDE's are on the stack one after the other.
+    #[inline(always)]
+    fn evaluate_in(
+        &self,
+        entries: &Entries<'_>,
+        slots: &mut [Rules],
+    ) -> Result<Option<PcRules>, CfiError> {
         let remembered = &mut States::new(slots);
         if self.cie.instructions.len() > MAX_INSTRUCTIONS {
             return Err(CfiError::TooManyInstructions);
         }
-        let initial = self.cie.initial_rules(entries, remembered);
-        let initial = initial.as_ref().map_err(|error| *error)?;
+        match &self.cie.initial_rules(entries, remembered) {
+            Ok(initial) => self.run(entries, initial, remembered),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// The rules there of an entry that starts from these.
+    #[inline(never)]
+    fn run(
+        &self,
+        entries: &Entries<'_>,
+        initial: &Rules,
+        remembered: &mut States<'_>,
+    ) -> Result<Option<PcRules>, CfiError> {
         let mut run = Run::new(entries, &self.cie, initial, remembered, &self.body);
         match run.run_to(self.offset) {
-            Ok(_) => Ok(run.rules),
+            Ok(_) => Ok(Some(PcRules::new(&run.rules, &self.cie, self.pc))),
             Err((stop, _)) => Err(run.reason(stop)),
         }
     }
