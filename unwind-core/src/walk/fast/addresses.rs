@@ -13,6 +13,7 @@ use crate::walk::fast::fast_path::{Caller, FrameSink};
 use crate::walk::fast::row_cache::RowStore;
 use crate::walk::fast::run::{CallerLog, FrameLog};
 use crate::walk::frames::Frames;
+use crate::walk::walker::LookedUp;
 
 impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
@@ -33,7 +34,7 @@ where
     /// more.
     pub fn addresses(&mut self, out: &mut [u64]) -> Addresses {
         let mut log = Log { out, len: 0, is_exact: false, has_gap: false };
-        self.write(&mut log, None);
+        self.write(&mut log, None, &mut LookedUp::Kept);
         let Log { out, len, is_exact, has_gap } = log;
         self.has_gap |= has_gap;
         let last = len.checked_sub(1).and_then(|last| out.get(last)).map(|addr| {

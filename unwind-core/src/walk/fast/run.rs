@@ -43,7 +43,7 @@ where
         trace.clear();
         let mut asked = LookedUp::Kept;
         let Some((pc, most)) = self.start(regs, trace) else {
-            return self.trace_on(None, regs, mem, asked, trace);
+            return self.trace_on(None, regs, mem, &mut asked, trace);
         };
         let mut at = FastPath::new(regs.sp(), regs.fp().unwrap_or(0), false);
         let first = self.cached(pc);
@@ -59,7 +59,7 @@ where
         if at.stop == Stop::Outermost {
             return self.finish_outermost(steps, trace);
         }
-        self.trace_on(Some(Begun { pc, at, steps }), regs, mem, asked, trace);
+        self.trace_on(Some((pc, &at, steps)), regs, mem, &mut asked, trace);
     }
 
     /// Writes the frame at `regs`, and returns its pc, and how many callers it may have. `None` if no
@@ -92,42 +92,36 @@ where
         trace.finish(End::<S::Error>::Outermost);
     }
 
-    /// Continues a walk that has begun, or begins it.
+    /// Continues a walk, or begins it. `begun` is where the first frame of one stands that has begun,
+    /// how far it has come by compact rows, and how many callers were found; `asked` is what it had
+    /// asked for.
+    // Both are where they were, so that they are on the stack once.
     #[inline(never)]
     fn trace_on<M: Memory>(
         &mut self,
-        begun: Option<Begun>,
+        begun: Option<(FramePc, &FastPath<u64>, usize)>,
         regs: &mut A::Regs,
         mem: &mut M,
-        asked: LookedUp<S::Error>,
+        asked: &mut LookedUp<S::Error>,
         trace: &mut Trace,
     ) {
-        let Some(Begun { pc, at, steps }) = begun else {
-            return Frames::new(self, regs, mem).finish_trace(trace, None);
-        };
-        let last = CallerLog::fill(trace, steps, &TraceSink);
-        if at.stop == Stop::Other {
+        let mut last = None;
+        if let Some((pc, at, steps)) = begun {
+            last = CallerLog::fill(trace, steps, &TraceSink);
             // Where a copy of a stack ends, walks do: the frame is asked for why it has no caller.
             let pc = last.map_or(pc, |(addr, _)| FramePc::Return(addr));
-            if let Some(error) = self.fast_error(pc, &at, mem) {
+            let is_other = at.stop == Stop::Other;
+            if let Some(error) = if is_other { self.fast_error(pc, at, mem) } else { None } {
                 self.cache.count(Counted::Asked(steps.wrapping_add(1)));
                 return trace.finish(End::<S::Error>::Step(error));
             }
         }
         let mut frames = Frames::new(self, regs, mem);
-        frames.go_to(at, steps, last, trace);
-        frames.finish_trace(trace, Some((at.stop, asked)));
+        if let Some((_, at, steps)) = begun {
+            frames.go_to(at, steps, last, trace);
+        }
+        frames.finish_trace(trace, begun.map(|(_, at, _)| at.stop), asked);
     }
-}
-
-/// How far a walk has come by compact rows.
-#[derive(Clone, Copy)]
-struct Begun {
-    /// Where the first frame stands.
-    pc: FramePc,
-    at: FastPath<u64>,
-    /// How many callers were found.
-    steps: usize,
 }
 
 /// Where the frames of a walk are written to.
@@ -212,21 +206,27 @@ where
     /// [`FrameLimit`](End::FrameLimit) and [`end`](Self::end) is `None`: the other frames come next.
     pub fn trace(&mut self, trace: &mut Trace) {
         trace.clear();
-        self.finish_trace(trace, None);
+        self.finish_trace(trace, None, &mut LookedUp::Kept);
     }
 
     #[inline]
-    fn finish_trace(&mut self, trace: &mut Trace, begun: Option<(Stop, LookedUp<S::Error>)>) {
-        self.write(trace, begun);
+    fn finish_trace(
+        &mut self,
+        trace: &mut Trace,
+        begun: Option<Stop>,
+        asked: &mut LookedUp<S::Error>,
+    ) {
+        self.write(trace, begun, asked);
         trace.finish(self.end().unwrap_or(End::FrameLimit));
     }
 
     /// Writes the frames to a log until there are no more or it has no room. It may have begun: why
-    /// the first [run](Self::run) stopped, and what that had asked for.
+    /// the first [run](Self::run) stopped. `asked` is what that had asked for, or else nothing.
     pub(super) fn write<L: FrameLog + ?Sized>(
         &mut self,
         log: &mut L,
-        mut begun: Option<(Stop, LookedUp<S::Error>)>,
+        mut begun: Option<Stop>,
+        asked: &mut LookedUp<S::Error>,
     ) {
         // At all times the log ends with the frame that comes next.
         while let Some(Cursor { pc, provenance, .. }) = self.next {
@@ -236,24 +236,19 @@ where
             // Where it was when a row was marked as used: a second stop there means that the
             // walk by cached rows cannot continue.
             let mut touched_at = None;
-            // What the run has asked for; looked at where it is, so that it is not copied.
-            let (mut first, mut asked) = match begun.take() {
-                Some((stop, asked)) => (Some(stop), asked),
-                None => (None, LookedUp::Kept),
-            };
             loop {
-                let stop = match first.take() {
+                let stop = match begun.take() {
                     // Why was asked already.
                     Some(Stop::Other) => break,
                     Some(stop) => stop,
-                    None => self.run(log, &mut asked),
+                    None => self.run(log, asked),
                 };
                 let continues = match stop {
                     Stop::NoRow if S::IS_BY_ADDR => false,
                     Stop::NoRow => match self.look_up(true) {
                         LookedUp::Kept => true,
                         row @ LookedUp::Row(_) => {
-                            asked = row;
+                            *asked = row;
                             break;
                         }
                     },
@@ -272,7 +267,8 @@ where
                     break;
                 }
             }
-            self.leave(&mut asked);
+            self.leave(asked);
+            *asked = LookedUp::Kept;
         }
     }
 
@@ -299,7 +295,7 @@ where
         let room = (log.room(most), &mut sink);
         let steps = self.walker.run_fast(&mut at, pc, self.mem, found, room);
         let last = log.fill(steps, &sink);
-        self.go_to(at, steps, last, log);
+        self.go_to(&at, steps, last, log);
         at.stop
     }
 
@@ -307,14 +303,14 @@ where
     #[inline]
     fn go_to<L: CallerLog + ?Sized>(
         &mut self,
-        at: FastPath<u64>,
+        at: &FastPath<u64>,
         steps: usize,
         last: Option<(VirtAddr, Provenance)>,
         log: &mut L,
     ) {
         let Some(Cursor { pc, .. }) = self.next else { return };
         if let Some((mut addr, mut provenance)) = last {
-            let FastPath { at: sp, fp, is_by_fp, stop, .. } = at;
+            let FastPath { at: sp, fp, is_by_fp, stop, .. } = *at;
             if let Stop::Trampoline(real) = stop {
                 (addr, provenance) = (real, provenance.with_trampoline());
                 log.replace_last(addr, provenance);
