@@ -1,6 +1,7 @@
 //! A frame that a walk has found.
 
 use crate::addr::FramePc;
+use crate::origin::Origin;
 use crate::row::Row;
 use crate::source::FrameContext;
 use crate::trace::Provenance;
@@ -21,6 +22,14 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
+    /// A frame of which nothing is known but where it returns to.
+    pub(super) const fn at_return_address(pc: FramePc) -> Self {
+        let provenance = Provenance::new(Origin::Registers, pc);
+        let (is_by_fp, has_called_innermost) = (false, false);
+        let fp = FramePointer::Undefined;
+        Self { pc, sp: 0, fp, provenance, is_by_fp, has_called_innermost }
+    }
+
     /// Whether a row that leads from here may lead past callers.
     #[inline]
     pub(super) const fn doubts(&self, row: &Row) -> bool {

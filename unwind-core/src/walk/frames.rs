@@ -15,14 +15,14 @@ use crate::origin::Origin;
 use crate::register::Registers as _;
 use crate::return_addresses::ReturnAddresses;
 use crate::row::Row;
-use crate::source::{FrameContext, RowSource};
+use crate::source::RowSource;
 use crate::step_error::StepError;
 use crate::trace::{Provenance, TraceFrame};
 use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::RowStore;
 use crate::walk::rules::{check_return_address, is_zero_an_end};
 use crate::walk::step::{FramePointer, Step, Stepper};
-use crate::walk::walker::{LookedUp, Walker};
+use crate::walk::walker::{LookedUp, Walker, Whom};
 
 /// One frame of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,15 +180,14 @@ where
         self.end = Some(end);
     }
 
-    /// Finds the row of the next frame, in the cache unless it was not found there, or in the
-    /// source.
+    /// Finds the row of the next frame.
     // A lookup is the deepest that a walk goes: so the function that it calls, `advance` and
     // `run` are on the stack one at a time, and the frames alone all the while.
     #[inline]
-    pub(super) fn look_up(&mut self, is_missed: bool) -> LookedUp<S::Error> {
+    pub(super) fn look_up(&mut self, whom: Whom) -> LookedUp<S::Error> {
         let Some(at) = &self.next else { return LookedUp::Row(Ok(None)) };
         let registers = known(&self.registers, self.registers_of);
-        self.walker.look_up(at, registers, is_missed, self.mem)
+        self.walker.look_up(at, registers, whom, self.mem)
     }
 
     /// Hands the next frame out, whose row may have been looked up already.
@@ -196,7 +195,7 @@ where
     pub(super) fn leave(&mut self, found: &mut LookedUp<S::Error>) -> Option<Frame> {
         self.next.as_ref()?;
         if matches!(found, LookedUp::Kept) {
-            *found = self.look_up(false);
+            *found = self.look_up(Whom::CacheFirst);
         }
         let LookedUp::Row(row) = &*found else { return None };
         let at = self.next.take()?;
@@ -431,11 +430,14 @@ where
             return false;
         }
         let is_called = walker.arch.follows_call(pc.addr(), *mem);
-        match walker.source.row(&FrameContext::new(pc, 0, None, None), *mem) {
-            Ok(Some(row)) if row.is_signal() => true,
-            Ok(Some(row)) => is_called.unwrap_or(row.origin() != Origin::FramePointer),
-            Ok(None) => false,
-            Err(_) => is_called == Some(true),
+        let at = Cursor::at_return_address(pc);
+        match walker.look_up(&at, None, Whom::SourceAlone, *mem) {
+            LookedUp::Row(Ok(Some(row))) if row.is_signal() => true,
+            LookedUp::Row(Ok(Some(row))) => {
+                is_called.unwrap_or(row.origin() != Origin::FramePointer)
+            }
+            LookedUp::Row(Ok(None)) | LookedUp::Kept => false,
+            LookedUp::Row(Err(_)) => is_called == Some(true),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::RowStore;
 use crate::walk::frames::{Frames, RegistersOf};
 use crate::walk::step::{Caller, FramePointer, Step, Stepper};
-use crate::walk::walker::{LookedUp, Walker};
+use crate::walk::walker::{Walker, Whom};
 
 impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
@@ -62,8 +62,7 @@ where
     #[inline(never)]
     pub(super) fn row_by_registers(&mut self, at: &Cursor) -> Option<Row> {
         let Self { walker, mem, registers, .. } = self;
-        let frame = at.context(Some((*registers).borrow()));
-        walker.source.row(&frame, *mem).ok().flatten()
+        walker.look_up(at, Some((*registers).borrow()), Whom::SourceAlone, *mem).row()
     }
 
     /// The registers of `at`, from those that are kept.
@@ -105,10 +104,9 @@ where
                 _ => None,
             }
         };
-        let LookedUp::Row(row) = walker.look_up(&at, known, false, *mem) else { return None };
-        let mut row = row.ok().flatten();
+        let mut row = walker.look_up(&at, known, Whom::CacheFirst, *mem).row();
         if row.is_some_and(|row| row.needs().is_some()) {
-            row = walker.source.row(&at.context(Some(registers)), *mem).ok().flatten();
+            row = walker.look_up(&at, Some(registers), Whom::SourceAlone, *mem).row();
         }
         let by_source = row.and_then(|row| step(walker, mem, &row));
         let (caller, rules) = match by_source {

@@ -145,21 +145,21 @@ where
         usize::try_from(self.max_frames).unwrap_or(usize::MAX)
     }
 
-    /// The row of a frame, from the cache unless it was not found there, or else from the
-    /// source. `registers` are the frame's, if all are known.
+    /// The row of a frame, from the cache or the source. `registers` are the frame's, if all are known.
+    // All of a walk asks the source here, which becomes one with it: so it takes no frame of its own.
     #[inline(never)]
     pub(super) fn look_up<M: Memory>(
         &mut self,
         at: &Cursor,
         registers: Option<&A::Regs>,
-        is_missed: bool,
+        whom: Whom,
         mem: &mut M,
     ) -> LookedUp<S::Error> {
         let Self { source, cache, .. } = self;
         if S::IS_BY_ADDR {
-            return look_up_by_addr(source, cache, at.pc.lookup_addr(), is_missed);
+            return look_up_by_addr(source, cache, at.pc.lookup_addr(), whom);
         }
-        ask(source, cache, &at.context(registers), is_missed, mem)
+        ask(source, cache, &at.context(registers), whom, mem)
     }
 }
 
@@ -169,11 +169,11 @@ pub(super) fn look_up_by_addr<A: Arch, S: RowSource<A>, C: RowStore>(
     source: &mut S,
     cache: &mut C,
     addr: VirtAddr,
-    is_missed: bool,
+    whom: Whom,
 ) -> LookedUp<S::Error> {
     let frame = FrameContext::new(FramePc::Exact(addr), 0, None, None);
     let mem = &mut SliceMemory::new(VirtAddr::new(0), &[]);
-    ask(source, cache, &frame, is_missed, mem)
+    ask(source, cache, &frame, whom, mem)
 }
 
 // In one place, where the source becomes one with it.
@@ -182,10 +182,11 @@ fn ask<A: Arch, S: RowSource<A>, C: RowStore, M: Memory>(
     source: &mut S,
     cache: &mut C,
     frame: &FrameContext<'_, A::Regs>,
-    is_missed: bool,
+    whom: Whom,
     mem: &mut M,
 ) -> LookedUp<S::Error> {
-    if !is_missed {
+    let is_missed = whom == Whom::SourceAndKeep;
+    if whom == Whom::CacheFirst {
         if let Some(row) = cache.find(frame.lookup_addr(), A::WORD) {
             return LookedUp::Row(Ok(row));
         }
@@ -193,6 +194,7 @@ fn ask<A: Arch, S: RowSource<A>, C: RowStore, M: Memory>(
     // Looked at where it is returned, so that it is not copied.
     let found = LookedUp::Row(source.row(frame, mem));
     let counted = match &found {
+        _ if whom == Whom::SourceAlone => return found,
         LookedUp::Row(Ok(Some(row))) => {
             let is_kept =
                 !frame.needs_more_than_addr() && cache.insert(frame.lookup_addr(), row, A::WORD);
@@ -220,10 +222,31 @@ fn ask<A: Arch, S: RowSource<A>, C: RowStore, M: Memory>(
     found
 }
 
+/// Who is asked for a row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// The cache, or else the source.
+    CacheFirst,
+    /// The source: the cache does not have it, and gets it.
+    SourceAndKeep,
+    /// The source, and the cache does not get what it says.
+    SourceAlone,
+}
+
 /// What a look-up has found.
 pub(super) enum LookedUp<E> {
     /// What is not in the cache, or is and was asked for.
     Row(Result<Option<Row>, E>),
     /// A row, or that there is none, that is in the cache from now on.
     Kept,
+}
+
+impl<E> LookedUp<E> {
+    /// The row that was asked for; `None` if there is none, or none that can be used.
+    pub(super) fn row(self) -> Option<Row> {
+        match self {
+            Self::Row(row) => row.ok().flatten(),
+            Self::Kept => None,
+        }
+    }
 }

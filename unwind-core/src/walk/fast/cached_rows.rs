@@ -14,7 +14,7 @@ use crate::return_addresses::Unchecked;
 use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::{RowCache, RowStore};
 use crate::walk::step::FramePointer;
-use crate::walk::walker::{LookedUp, Walker};
+use crate::walk::walker::{LookedUp, Walker, Whom};
 use crate::{
     Addend, BaseReg, CfaRule, DwarfReg, Empty, FrameContext, FramePc, Memory, Origin, Provenance,
     RegRule, Row, RowSource, SliceMemory, VirtAddr,
@@ -107,7 +107,8 @@ where
     let (fp, provenance) = (FramePointer::new(None), Provenance::new(Origin::Registers, pc));
     let (is_by_fp, has_called_innermost) = (false, false);
     let at = Cursor { pc, sp: 0, fp, provenance, is_by_fp, has_called_innermost };
-    let found = walker.look_up(&at, None, false, &mut SliceMemory::new(VirtAddr::new(0), &[]));
+    let found =
+        walker.look_up(&at, None, Whom::CacheFirst, &mut SliceMemory::new(VirtAddr::new(0), &[]));
     if let LookedUp::Row(row) = found { row.unwrap() } else { None }
 }
 

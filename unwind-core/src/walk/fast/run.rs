@@ -19,7 +19,7 @@ use crate::walk::fast::row_cache::{CacheHit, Counted, RowStore};
 use crate::walk::fast::stack::{Addresses, StackSlice, highest_cfa};
 use crate::walk::frames::Frames;
 use crate::walk::step::FramePointer;
-use crate::walk::walker::{LookedUp, Walker, look_up_by_addr};
+use crate::walk::walker::{LookedUp, Walker, Whom, look_up_by_addr};
 
 impl<A, S, F, T, C> Walker<A, S, F, T, C>
 where
@@ -245,13 +245,10 @@ where
                 };
                 let continues = match stop {
                     Stop::NoRow if S::IS_BY_ADDR => false,
-                    Stop::NoRow => match self.look_up(true) {
-                        LookedUp::Kept => true,
-                        row @ LookedUp::Row(_) => {
-                            *asked = row;
-                            break;
-                        }
-                    },
+                    Stop::NoRow => {
+                        *asked = self.look_up(Whom::SourceAndKeep);
+                        matches!(asked, LookedUp::Kept)
+                    }
                     Stop::Outermost => {
                         self.end_by_cache(End::Outermost);
                         false
@@ -384,7 +381,7 @@ where
         }
         let mut keep = |cache: &mut C, addr| {
             S::IS_BY_ADDR && {
-                *found = look_up_by_addr(source, cache, addr, true);
+                *found = look_up_by_addr(source, cache, addr, Whom::SourceAndKeep);
                 matches!(found, LookedUp::Kept)
             }
         };
