@@ -160,7 +160,7 @@ impl RemoteCfi {
         addr: u64,
     ) -> Result<Option<Self>, RemoteCfiError> {
         let mut bytes = [0; HEADER_LEN];
-        read(mem, addr, &mut bytes)?;
+        read(&mut reads(mem), addr, &mut bytes)?;
         let header = SearchHeader::read(bytes, addr)?;
         Ok(header.map(|header| {
             let header_addr = addr;
@@ -273,7 +273,7 @@ impl RemoteCfi {
     ) -> Result<Row, RemoteCfiError> {
         let mut unreadable = Ok(());
         let copy = |mem: &mut M, at: u64, bytes: &mut [u8]| {
-            unreadable = read(mem, at, bytes);
+            unreadable = read(&mut reads(mem), at, bytes);
             unreadable.is_ok()
         };
         let section = self.header.eh_frame;
@@ -300,7 +300,8 @@ impl RemoteCfi {
         scratch: &mut CfiScratch,
     ) -> Result<Option<FrameRules>, RemoteCfiError> {
         let Some(at_pc) = self.find_rules(mem, addr, scratch, None)? else { return Ok(None) };
-        let copy = |at: u64, bytes: &mut [u8]| read(mem, at, bytes);
+        let mut reads = reads(mem);
+        let copy = |at: u64, bytes: &mut [u8]| read(&mut reads, at, bytes);
         let found = FrameRules::new(&at_pc, self.abi, self.header.eh_frame, copy)?;
         Ok(found.map(|found| found.loaded(self.bias)))
     }
@@ -350,7 +351,7 @@ impl RemoteCfi {
             let left = self.header.count.wrapping_sub(index);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(window.len());
             let window = window.get_mut(..len).unwrap_or_default();
-            read(mem, addr, window.as_flattened_mut())?;
+            read(&mut reads(mem), addr, window.as_flattened_mut())?;
             for entry in window.iter() {
                 let start = SearchEntry::read(*entry).start;
                 if start < before {
@@ -365,10 +366,21 @@ impl RemoteCfi {
     }
 
     /// The rules for an address: of `kept`, or else of the frame pointer.
-    #[inline(never)]
     fn find_rules<M: Memory>(
         &self,
         mem: &mut M,
+        addr: u64,
+        scratch: &mut CfiScratch,
+        kept: Option<u8>,
+    ) -> Result<Option<PcRules>, RemoteCfiError> {
+        self.find_rules_by(&mut reads(mem), addr, scratch, kept)
+    }
+
+    // By a pointer to what reads, so that it is compiled once and for size, and not with each memory.
+    #[inline(never)]
+    fn find_rules_by(
+        &self,
+        mem: &mut Reads<'_>,
         addr: u64,
         scratch: &mut CfiScratch,
         kept: Option<u8>,
@@ -392,9 +404,9 @@ impl RemoteCfi {
     }
 
     /// The address of the FDE with the last start that is not above `pc`.
-    fn find_fde<M: Memory>(
+    fn find_fde(
         &self,
-        mem: &mut M,
+        mem: &mut Reads<'_>,
         pc: u64,
         window: &mut [u8; WINDOW_LEN],
     ) -> Result<Option<u64>, RemoteCfiError> {
@@ -437,9 +449,9 @@ impl RemoteCfi {
     }
 
     /// What the FDE at an address says of `pc`.
-    fn rules_of<M: Memory>(
+    fn rules_of(
         &self,
-        mem: &mut M,
+        mem: &mut Reads<'_>,
         fde_addr: u64,
         pc: u64,
         scratch: &mut CfiScratch,
@@ -511,26 +523,37 @@ impl RemoteCfi {
     }
 
     /// An error about a section that starts at `addr`, as one about `.eh_frame`.
+    #[cold]
+    #[inline(never)]
     const fn error(&self, error: CfiError, addr: u64) -> RemoteCfiError {
         RemoteCfiError::Cfi(error.moved(addr.wrapping_sub(self.header.eh_frame)))
     }
 }
 
+/// Reads memory from an address on.
+type Reads<'m> = dyn FnMut(u64, &mut [u8]) -> Result<(), ReadError> + 'm;
+
+fn reads<M: Memory>(mem: &mut M) -> impl FnMut(u64, &mut [u8]) -> Result<(), ReadError> {
+    |addr, bytes| mem.read(VirtAddr::new(addr), bytes)
+}
+
 #[inline(never)]
-fn read<M: Memory>(mem: &mut M, addr: u64, bytes: &mut [u8]) -> Result<(), RemoteCfiError> {
-    let addr = VirtAddr::new(addr);
-    mem.read(addr, bytes).map_err(|error| RemoteCfiError::Unreadable { addr, error })
+fn read(mem: &mut Reads<'_>, addr: u64, bytes: &mut [u8]) -> Result<(), RemoteCfiError> {
+    mem(addr, bytes)
+        .map_err(|error| RemoteCfiError::Unreadable { addr: VirtAddr::new(addr), error })
 }
 
 /// The length of the entry at an address, with its length field.
-fn entry_len<M: Memory>(mem: &mut M, addr: u64) -> Result<u64, RemoteCfiError> {
-    let unreadable = |error| RemoteCfiError::Unreadable { addr: VirtAddr::new(addr), error };
-    let len = mem.read_u32(VirtAddr::new(addr)).map_err(unreadable)?;
+fn entry_len(mem: &mut Reads<'_>, addr: u64) -> Result<u64, RemoteCfiError> {
+    let mut len = [0; 4];
+    read(mem, addr, &mut len)?;
+    let len = u32::from_le_bytes(len);
     if len != u32::MAX {
         return Ok(u64::from(len).saturating_add(4));
     }
-    let len = mem.read_u64(VirtAddr::new(addr.wrapping_add(4))).map_err(unreadable)?;
-    Ok(len.saturating_add(12))
+    let mut len = [0; 8];
+    read(mem, addr.wrapping_add(4), &mut len)?;
+    Ok(u64::from_le_bytes(len).saturating_add(12))
 }
 
 /// The first `len` bytes of a window, or all of it if it is shorter.

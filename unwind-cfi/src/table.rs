@@ -233,6 +233,7 @@ impl<'a> CfiTable<'a> {
     /// # Errors
     ///
     /// As [`find_row`](Self::find_row), of what is malformed.
+    #[inline(never)]
     pub fn find_register_rules(&self, addr: u64) -> Result<Option<RegisterRules>, CfiError> {
         let Some(place) = self.find_place(addr)? else { return Ok(None) };
         let mut rules = RegisterRules::new();
@@ -249,6 +250,7 @@ impl<'a> CfiTable<'a> {
     /// # Errors
     ///
     /// As [`find_row`](Self::find_row), of what is malformed.
+    #[inline(never)]
     pub fn find_code(&self, addr: u64) -> Result<Option<Range<u64>>, CfiError> {
         let place = self.find_place(addr)?;
         Ok(place.map(|Place { body, .. }| {
@@ -263,6 +265,7 @@ impl<'a> CfiTable<'a> {
     /// # Errors
     ///
     /// As [`find_row`](Self::find_row), of what is malformed.
+    #[inline(never)]
     pub fn find_exception_data(&self, addr: u64) -> Result<Option<ExceptionData>, CfiError> {
         let place = self.find_place(addr)?;
         Ok(place.and_then(|place| self.entries.exception_data(&place.fde)))

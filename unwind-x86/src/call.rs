@@ -10,7 +10,8 @@ use crate::code::Window;
 /// is a call, and `false` one that there is none.
 #[inline(never)]
 pub(crate) fn follows_call<M: Memory>(pc: VirtAddr, mem: &mut M) -> Option<bool> {
-    let preceding = Window::<7>::before(pc, mem);
+    // As long as that of others, which is compiled for it then.
+    let preceding = Window::<16>::before(pc, mem);
     let bytes = preceding.bytes();
     // At the start of what is mapped the call may be on the page before.
     (!bytes.is_empty()).then(|| ends_with_call(bytes))
@@ -18,6 +19,7 @@ pub(crate) fn follows_call<M: Memory>(pc: VirtAddr, mem: &mut M) -> Option<bool>
 
 /// Whether the last bytes are those of a call, in 32- or 64-bit code: relative, by a register or by
 /// memory. Prefixes come before and tell nothing.
+#[inline(never)]
 fn ends_with_call(bytes: &[u8]) -> bool {
     let last = |len: usize| bytes.len().checked_sub(len).and_then(|at| bytes.get(at..));
     if let Some([0xe8, ..]) = last(5) {

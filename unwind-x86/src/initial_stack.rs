@@ -70,6 +70,7 @@ struct Words<'m, M> {
 }
 
 impl<M: Memory> Words<'_, M> {
+    #[inline(never)]
     fn read(&mut self) -> Option<u64> {
         self.left = self.left.checked_sub(1)?;
         let at = self.next?;

@@ -75,6 +75,7 @@ fn row<M: Memory>(word: WordSize, pc: FramePc, mem: &mut M) -> Option<Row> {
 }
 
 /// The row for a pc with these instruction bytes from it on and before it.
+#[inline(never)]
 pub(crate) fn row_of_code(
     word: WordSize,
     pc: VirtAddr,

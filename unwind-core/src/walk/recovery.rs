@@ -126,9 +126,7 @@ where
         let mut stepper =
             Stepper { arch, sp, fp: &fp, registers: known, is_innermost, stack_end, mem: *mem };
         let registers = arch.caller_registers(ra, cfa, caller_fp.value(), |register| {
-            let rule = rules.as_ref()?.get(register);
-            let own = FramePointer::new(registers.get(register));
-            stepper.caller_value(rule, cfa, own).value()
+            stepper.preserved(rules.as_ref()?.get(register), cfa, registers.get(register))
         });
         Some((FramePc::Return(real.unwrap_or(saved)), registers?))
     }

@@ -287,6 +287,12 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         }
     }
 
+    /// The caller's value of a register of which the frame has this one.
+    #[inline(never)]
+    pub(crate) fn preserved(&mut self, rule: RegRule, cfa: u64, own: Option<u64>) -> Option<u64> {
+        self.caller_value(rule, cfa, FramePointer::new(own)).value()
+    }
+
     /// The register that the row says was saved at `at`, a stack pointer's value.
     ///
     /// Compilers do not say that a register was restored, only that its slot is still
