@@ -200,15 +200,15 @@ impl<'a> Run<'_, '_, 'a> {
             }
             constants::DW_CFA_set_loc => return self.set_location(),
             constants::DW_CFA_def_cfa => {
-                let (register, offset) = (self.uleb()?, self.uleb()?);
+                let (register, offset) = (self.number()?, self.number()?);
                 self.set_cfa(Cfa::register(register, offset.cast_signed()));
             }
             constants::DW_CFA_def_cfa_sf => {
-                let (register, offset) = (self.uleb()?, self.factored_signed()?);
+                let (register, offset) = (self.number()?, self.factored_signed()?);
                 self.set_cfa(Cfa::register(register, offset));
             }
             constants::DW_CFA_def_cfa_register => {
-                let register = self.uleb()?;
+                let register = self.number()?;
                 let Cfa::Register(_, offset) = self.rules.cfa else {
                     return Err(Stop::Context(byte));
                 };
@@ -218,16 +218,13 @@ impl<'a> Run<'_, '_, 'a> {
                 let offset = self.factored_signed()?;
                 self.set_cfa_offset(byte, offset)?;
             }
-            constants::DW_CFA_def_cfa_expression => {
-                let (expression, at) = self.expression()?;
-                self.set_cfa(Cfa::from_expression(expression, at, &self.entries.registers));
-            }
+            constants::DW_CFA_def_cfa_expression => self.expression_cfa()?,
             constants::DW_CFA_remember_state => self.remember()?,
             constants::DW_CFA_restore_state => {
                 self.rules = *self.remembered.pop().ok_or(Stop::NothingRemembered)?;
                 self.changed = Changed::All;
             }
-            constants::DW_CFA_GNU_args_size => _ = self.uleb()?,
+            constants::DW_CFA_GNU_args_size => _ = self.number()?,
             constants::DW_CFA_AARCH64_negate_ra_state
                 if self.entries.registers.sign_state.is_some() =>
             {
@@ -260,31 +257,46 @@ impl<'a> Run<'_, '_, 'a> {
         if !known {
             return Err(Stop::Instruction(byte));
         }
-        let register = self.uleb()?;
+        let register = self.number()?;
         if register < 3 {
             self.save(register, DwCfa(byte) == constants::DW_CFA_expression);
         }
         let rule = match DwCfa(byte) {
-            constants::DW_CFA_offset_extended => Reg::at_cfa(self.factored()?),
+            constants::DW_CFA_offset_extended => Reg::at_cfa(self.factored_number()?),
             constants::DW_CFA_offset_extended_sf => Reg::at_cfa(self.factored_signed()?),
-            constants::DW_CFA_val_offset => Reg::cfa(self.factored()?),
+            constants::DW_CFA_val_offset => Reg::cfa(self.factored_number()?),
             constants::DW_CFA_val_offset_sf => Reg::cfa(self.factored_signed()?),
             constants::DW_CFA_restore_extended => return self.restore(byte, register),
             constants::DW_CFA_undefined => Reg::Rule(RegRule::Undefined),
             constants::DW_CFA_same_value => Reg::Rule(RegRule::SameValue),
             constants::DW_CFA_register => {
-                let source = self.uleb()?;
+                let source = self.number()?;
                 Reg::register(source, &self.entries.registers)
             }
             _ => {
                 let is_value = DwCfa(byte) == constants::DW_CFA_val_expression;
-                let (expression, at) = self.expression()?;
-                let registers = &self.entries.registers;
-                self.set(register, || Reg::from_expression(expression, at, is_value, registers));
-                return Ok(());
+                return self.expression_rule(register, is_value);
             }
         };
         self.set(register, || rule);
+        Ok(())
+    }
+
+    // Apart, so that the other rules do not take its stack.
+    #[cold]
+    #[inline(never)]
+    fn expression_rule(&mut self, register: u64, is_value: bool) -> Result<(), Stop> {
+        let (expression, at) = self.expression()?;
+        let registers = &self.entries.registers;
+        self.set(register, || Reg::from_expression(expression, at, is_value, registers));
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn expression_cfa(&mut self) -> Result<(), Stop> {
+        let (expression, at) = self.expression()?;
+        self.set_cfa(Cfa::from_expression(expression, at, &self.entries.registers));
         Ok(())
     }
 
@@ -412,6 +424,23 @@ impl<'a> Run<'_, '_, 'a> {
             return Ok(byte.into());
         }
         self.long_uleb()
+    }
+
+    /// The same in one place, for instructions that come less often.
+    #[inline(never)]
+    fn number(&mut self) -> Result<u64, Stop> {
+        match *self.instructions.slice() {
+            [byte @ 0..0x80, ..] => {
+                _ = self.instructions.skip(1);
+                Ok(byte.into())
+            }
+            _ => self.long_uleb(),
+        }
+    }
+
+    #[inline]
+    fn factored_number(&mut self) -> Result<i64, Stop> {
+        Ok(self.number()?.cast_signed().wrapping_mul(self.cie.data_align))
     }
 
     #[cold]

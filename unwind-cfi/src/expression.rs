@@ -63,12 +63,14 @@ struct Stack {
 }
 
 impl Stack {
+    #[inline(never)]
     fn push(&mut self, value: Value) -> Option<()> {
         *self.values.get_mut(self.len)? = value;
         self.len = self.len.checked_add(1)?;
         Some(())
     }
 
+    #[inline(never)]
     fn pop(&mut self) -> Option<Value> {
         self.len = self.len.checked_sub(1)?;
         self.values.get(self.len).copied()

@@ -55,12 +55,14 @@ struct Stack {
 }
 
 impl Stack {
+    #[inline(never)]
     fn push(&mut self, value: u64) -> Option<()> {
         *self.values.get_mut(self.len)? = value;
         self.len = self.len.checked_add(1)?;
         Some(())
     }
 
+    #[inline(never)]
     fn pop(&mut self) -> Option<u64> {
         self.len = self.len.checked_sub(1)?;
         self.values.get(self.len).copied()

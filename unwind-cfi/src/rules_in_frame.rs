@@ -223,6 +223,7 @@ impl RulesInFrame<'_> {
     }
 
     /// What the expression of a register comes to.
+    #[inline(never)]
     fn value_of(&self, target: &mut Target<'_>, none: NoRule, cfa: u64) -> Result<Found, NoValue> {
         match none {
             NoRule::Expression(len, at) => {
