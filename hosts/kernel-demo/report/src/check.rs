@@ -16,9 +16,9 @@ use crate::tasks::Tasks;
 /// with nothing cached; an NMI is all that is on its stack.
 const MAX_STACK: &[(&str, u64)] = &[
     ("stack: request", 256),
-    ("stack: walk by tables", 1664),
-    ("stack: walk by frame pointers", 1664),
-    ("stack: walk of 32-bit code", 1664),
+    ("stack: walk by tables", 1408),
+    ("stack: walk by frame pointers", 1424),
+    ("stack: walk of 32-bit code", 1328),
     ("stack: nmi in all", 4096),
 ];
 
