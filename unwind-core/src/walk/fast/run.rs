@@ -59,7 +59,13 @@ where
         if at.stop == Stop::Outermost {
             return self.finish_outermost(steps, trace);
         }
-        self.trace_on(Some((pc, &at, steps)), regs, mem, &mut asked, trace);
+        let last = CallerLog::fill(trace, steps, &TraceSink);
+        // Where a copy of a stack ends, walks do: the frame is asked for why it has no caller.
+        let pc = last.map_or(pc, |(addr, _)| FramePc::Return(addr));
+        if at.stop == Stop::Other && self.finish_failed(pc, &at, steps, mem, trace) {
+            return;
+        }
+        self.trace_on(Some((&at, steps, last)), regs, mem, &mut asked, trace);
     }
 
     /// Writes the frame at `regs`, and returns its pc, and how many callers it may have. `None` if no
@@ -92,35 +98,39 @@ where
         trace.finish(End::<S::Error>::Outermost);
     }
 
-    /// Continues a walk, or begins it. `begun` is where the first frame of one stands that has begun,
-    /// how far it has come by compact rows, and how many callers were found; `asked` is what it had
-    /// asked for.
+    /// Ends a walk at the frame with this pc, if that has no caller; false if it may have one.
+    #[inline(never)]
+    fn finish_failed<M: Memory>(
+        &mut self,
+        pc: FramePc,
+        at: &FastPath<u64>,
+        steps: usize,
+        mem: &mut M,
+        trace: &mut Trace,
+    ) -> bool {
+        let Some(error) = self.fast_error(pc, at, mem) else { return false };
+        self.cache.count(Counted::Asked(steps.wrapping_add(1)));
+        trace.finish(End::<S::Error>::Step(error));
+        true
+    }
+
+    /// Continues a walk, or begins it. `begun` is how far one has come by compact rows, how many callers
+    /// were found, and the last of them; `asked` is what it had asked for.
     // Both are where they were, so that they are on the stack once.
     #[inline(never)]
     fn trace_on<M: Memory>(
         &mut self,
-        begun: Option<(FramePc, &FastPath<u64>, usize)>,
+        begun: Option<(&FastPath<u64>, usize, Option<(VirtAddr, Provenance)>)>,
         regs: &mut A::Regs,
         mem: &mut M,
         asked: &mut LookedUp<S::Error>,
         trace: &mut Trace,
     ) {
-        let mut last = None;
-        if let Some((pc, at, steps)) = begun {
-            last = CallerLog::fill(trace, steps, &TraceSink);
-            // Where a copy of a stack ends, walks do: the frame is asked for why it has no caller.
-            let pc = last.map_or(pc, |(addr, _)| FramePc::Return(addr));
-            let is_other = at.stop == Stop::Other;
-            if let Some(error) = if is_other { self.fast_error(pc, at, mem) } else { None } {
-                self.cache.count(Counted::Asked(steps.wrapping_add(1)));
-                return trace.finish(End::<S::Error>::Step(error));
-            }
-        }
         let mut frames = Frames::new(self, regs, mem);
-        if let Some((_, at, steps)) = begun {
+        if let Some((at, steps, last)) = begun {
             frames.go_to(at, steps, last, trace);
         }
-        frames.finish_trace(trace, begun.map(|(_, at, _)| at.stop), asked);
+        frames.finish_trace(trace, begun.map(|(at, ..)| at.stop), asked);
     }
 }
 
