@@ -65,7 +65,7 @@ where
         if at.stop == Stop::Other && self.finish_failed(pc, &at, steps, mem, trace) {
             return;
         }
-        self.trace_on(Some((&at, steps, last)), regs, mem, &mut asked, trace);
+        self.trace_on(Some(Begun { at: &at, steps, last }), regs, mem, &mut asked, trace);
     }
 
     /// Writes the frame at `regs`, and returns its pc, and how many callers it may have. `None` if no
@@ -114,24 +114,33 @@ where
         true
     }
 
-    /// Continues a walk, or begins it. `begun` is how far one has come by compact rows, how many callers
-    /// were found, and the last of them; `asked` is what it had asked for.
+    /// Continues a walk that has begun, or begins it. `asked` is what it had asked for.
     // Both are where they were, so that they are on the stack once.
     #[inline(never)]
     fn trace_on<M: Memory>(
         &mut self,
-        begun: Option<(&FastPath<u64>, usize, Option<(VirtAddr, Provenance)>)>,
+        begun: Option<Begun<'_>>,
         regs: &mut A::Regs,
         mem: &mut M,
         asked: &mut LookedUp<S::Error>,
         trace: &mut Trace,
     ) {
         let mut frames = Frames::new(self, regs, mem);
-        if let Some((at, steps, last)) = begun {
+        if let Some(Begun { at, steps, last }) = begun {
             frames.go_to(at, steps, last, trace);
         }
-        frames.finish_trace(trace, begun.map(|(at, ..)| at.stop), asked);
+        frames.finish_trace(trace, begun.map(|begun| begun.at.stop), asked);
     }
+}
+
+/// How far a walk has come by compact rows.
+#[derive(Clone, Copy)]
+struct Begun<'b> {
+    at: &'b FastPath<u64>,
+    /// How many callers were found.
+    steps: usize,
+    /// The last of them, and how it was found.
+    last: Option<(VirtAddr, Provenance)>,
 }
 
 /// Where the frames of a walk are written to.
