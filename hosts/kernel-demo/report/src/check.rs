@@ -16,9 +16,9 @@ use crate::tasks::Tasks;
 /// with nothing cached; an NMI is all that is on its stack.
 const MAX_STACK: &[(&str, u64)] = &[
     ("stack: request", 256),
-    ("stack: walk by tables", 1344),
-    ("stack: walk by frame pointers", 1376),
-    ("stack: walk of 32-bit code", 1344),
+    ("stack: walk by tables", 1328),
+    ("stack: walk by frame pointers", 1360),
+    ("stack: walk of 32-bit code", 1280),
     ("stack: nmi in all", 4096),
 ];
 

@@ -62,10 +62,12 @@ where
         let last = CallerLog::fill(trace, steps, &TraceSink);
         // Where a copy of a stack ends, walks do: the frame is asked for why it has no caller.
         let pc = last.map_or(pc, |(addr, _)| FramePc::Return(addr));
-        if at.stop == Stop::Other && self.finish_failed(pc, &at, steps, mem, trace) {
+        // A copy, so that what most walks need of it is in registers.
+        let begun = Begun { at, steps, last };
+        if at.stop == Stop::Other && self.finish_failed(pc, &begun, mem, trace) {
             return;
         }
-        self.trace_on(Some(Begun { at: &at, steps, last }), regs, mem, &mut asked, trace);
+        self.trace_on(Some(&begun), regs, mem, &mut asked, trace);
     }
 
     /// Writes the frame at `regs`, and returns its pc, and how many callers it may have. `None` if no
@@ -103,13 +105,12 @@ where
     fn finish_failed<M: Memory>(
         &mut self,
         pc: FramePc,
-        at: &FastPath<u64>,
-        steps: usize,
+        begun: &Begun,
         mem: &mut M,
         trace: &mut Trace,
     ) -> bool {
-        let Some(error) = self.fast_error(pc, at, mem) else { return false };
-        self.cache.count(Counted::Asked(steps.wrapping_add(1)));
+        let Some(error) = self.fast_error(pc, &begun.at, mem) else { return false };
+        self.cache.count(Counted::Asked(begun.steps.wrapping_add(1)));
         trace.finish(End::<S::Error>::Step(error));
         true
     }
@@ -119,7 +120,7 @@ where
     #[inline(never)]
     fn trace_on<M: Memory>(
         &mut self,
-        begun: Option<Begun<'_>>,
+        begun: Option<&Begun>,
         regs: &mut A::Regs,
         mem: &mut M,
         asked: &mut LookedUp<S::Error>,
@@ -127,7 +128,7 @@ where
     ) {
         let mut frames = Frames::new(self, regs, mem);
         if let Some(Begun { at, steps, last }) = begun {
-            frames.go_to(at, steps, last, trace);
+            frames.go_to(at, *steps, *last, trace);
         }
         frames.finish_trace(trace, begun.map(|begun| begun.at.stop), asked);
     }
@@ -135,8 +136,8 @@ where
 
 /// How far a walk has come by compact rows.
 #[derive(Clone, Copy)]
-struct Begun<'b> {
-    at: &'b FastPath<u64>,
+struct Begun {
+    at: FastPath<u64>,
     /// How many callers were found.
     steps: usize,
     /// The last of them, and how it was found.
