@@ -9,7 +9,9 @@ use unwind_target::untrusted::escaped;
 
 #[cfg(feature = "manual")]
 use crate::commands::{completions, man};
-use crate::commands::{demo, explain, guest, perf, record, report, sframe, stack, top, verify};
+use crate::commands::{
+    demo, explain, guest, merge, record, report, script, sframe, stack, top, verify,
+};
 use crate::failure::Failure;
 use crate::notices;
 use crate::read_lines;
@@ -36,9 +38,9 @@ enum Command {
     Record(record::RecordArgs),
     Top(top::TopArgs),
     Report(report::ReportArgs),
-    Script(perf::ScriptArgs),
+    Script(script::ScriptArgs),
     Verify(verify::VerifyArgs),
-    Merge(perf::MergeArgs),
+    Merge(merge::MergeArgs),
     #[cfg(feature = "manual")]
     Completions(completions::Args),
     #[cfg(feature = "manual")]
@@ -123,9 +125,9 @@ impl Cli {
             Some(Command::Record(args)) => record::run(args),
             Some(Command::Top(args)) => top::run(args),
             Some(Command::Report(args)) => report::run(args),
-            Some(Command::Script(args)) => perf::run_script(args),
+            Some(Command::Script(args)) => script::run(args),
             Some(Command::Verify(args)) => verify::run(args),
-            Some(Command::Merge(args)) => perf::run_merge(args),
+            Some(Command::Merge(args)) => merge::run(args),
             #[cfg(feature = "manual")]
             Some(Command::Completions(args)) => completions::run(*args, Self::command()),
             #[cfg(feature = "manual")]

@@ -4,6 +4,15 @@ use std::error::Error;
 use std::fmt;
 use std::io::{self, Write as _};
 
+use unwind_profile::collected::reading::{ReadingError, SeveralEvents};
+use unwind_profile::engine::EngineError;
+use unwind_profile::engine::requested::TracepointError;
+use unwind_profile::engine::subject::{StartError, UserError};
+use unwind_profile::recording::error::{PerfError, RecordingError};
+use unwind_profile::session::SessionError;
+use unwind_profile::session::ledger::LedgerError;
+use unwind_profile::session::parts::DrainFailed;
+use unwind_profile::session::rings::NoProcess;
 use unwind_target::{ElfError, InputError, TargetError};
 
 /// Why a command failed, as one line, and its exit code. Each error says in its own file
@@ -170,6 +179,110 @@ impl From<InputError> for Failure {
     fn from(error: InputError) -> Self {
         let exit_code = exit_code_of_input(&error);
         Self::new(error, exit_code)
+    }
+}
+
+/// The exit code if a ledger does not add up.
+pub(crate) const LEDGER: u8 = 10;
+
+/// The exit code of what is wrong with a recording.
+fn exit_code_of_recording(error: &PerfError) -> u8 {
+    match error {
+        PerfError::Io(error) => exit_code_of(error),
+        PerfError::FileFormOnPipe | PerfError::FileFormToPipe | PerfError::SameFile => 2,
+        _ => 5,
+    }
+}
+
+impl From<RecordingError> for Failure {
+    fn from(error: RecordingError) -> Self {
+        let exit_code = exit_code_of_recording(&error.error);
+        Self::new(error, exit_code)
+    }
+}
+
+impl From<ReadingError> for Failure {
+    /// Of several errors the first. The user is told of the others.
+    fn from(error: ReadingError) -> Self {
+        match error {
+            ReadingError::Recording(error) => error.into(),
+            ReadingError::NoRecording(errors) => {
+                let none = || Self::new("there is no recording", 3);
+                Self::first_of(errors.into_iter().map(Self::from)).err().unwrap_or_else(none)
+            }
+            ReadingError::MissingSamples(error) => Self::new(error, LEDGER),
+            ReadingError::Ledger(error) => error.into(),
+            error => Self::new(error, 2),
+        }
+    }
+}
+
+impl From<SeveralEvents> for Failure {
+    fn from(error: SeveralEvents) -> Self {
+        Self::new(error, 2)
+    }
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        Self::new(error, LEDGER)
+    }
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Engine(error) => error.into(),
+            error => Self::new(error, 1),
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let exit_code = match &error {
+            EngineError::OffCpu => 4,
+            EngineError::Deferral | EngineError::Filter { .. } => 1,
+            EngineError::Tracepoint(error) => match error {
+                TracepointError::Unreadable { error, .. } => exit_code_of(error),
+                _ => 3,
+            },
+            EngineError::Open { error }
+            | EngineError::Event { error, .. }
+            | EngineError::OpenAll { error }
+            | EngineError::OpenProcess { error }
+            | EngineError::Map { error, .. } => match error.raw_os_error() {
+                Some(libc::ESRCH) => 3,
+                Some(libc::EPERM) => 4,
+                _ => exit_code_of(error),
+            },
+        };
+        Self::new(error, exit_code)
+    }
+}
+
+impl From<NoProcess> for Failure {
+    fn from(error: NoProcess) -> Self {
+        Self::new(error, 3)
+    }
+}
+
+impl From<UserError> for Failure {
+    fn from(error: UserError) -> Self {
+        Self::new(error, 3)
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        let exit_code = exit_code_of(&error.error);
+        Self::new(error, exit_code)
+    }
+}
+
+impl From<DrainFailed> for Failure {
+    fn from(error: DrainFailed) -> Self {
+        Self::new(error, 1)
     }
 }
 

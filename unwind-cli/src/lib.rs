@@ -2,38 +2,22 @@
 //! tables.
 //!
 //! The command is the program, which calls [`main`]. Besides that this library has what
-//! fuzz targets call, what the benches' tool that captures stacks samples a process by
-//! ([`perf_event`]) and ends by, as the command does ([`AfterLimit`]), and nothing for others.
+//! fuzz targets call, what the benches' tool that captures stacks ends by, as the command does
+//! ([`AfterLimit`]), and nothing for others.
 
 #![deny(unsafe_code)]
-#![cfg_attr(
-    not(all(
-        feature = "firefox",
-        feature = "html",
-        feature = "manual",
-        feature = "otlp",
-        feature = "parquet",
-        feature = "pprof",
-        feature = "svg",
-        feature = "tui"
-    )),
-    allow(dead_code, unused_imports, unused_variables, reason = "what only such a part uses")
-)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod after_limit;
-mod caller_signals;
 mod cli;
 mod coloured;
 mod commands;
 mod debug_options;
 mod failure;
-mod held_child;
+mod ignored_pipe;
 mod naming;
 mod notices;
 mod open_files;
-mod output_file;
-pub mod perf_event;
 mod progress;
 mod read_lines;
 
@@ -84,13 +68,13 @@ pub fn read_qmp(text: &[u8]) -> usize {
 /// all outputs in bytes, or `None` if it is no recording.
 #[must_use]
 pub fn report_perf_data(bytes: &[u8]) -> Option<Vec<usize>> {
-    commands::report::reported_len(bytes)
+    unwind_profile::bounded::reported_len(bytes)
 }
 
 /// How many bytes the records of a recording have that are stored, compressed or not.
 #[must_use]
 pub fn perf_records_len(bytes: &[u8]) -> usize {
-    commands::perf::records_len(bytes)
+    unwind_profile::bounded::records_len(bytes)
 }
 
 /// Reads a recording of perf as `unwind script` and `unwind merge` do, with little memory.
@@ -98,8 +82,8 @@ pub fn perf_records_len(bytes: &[u8]) -> usize {
 /// if it is no recording.
 #[must_use]
 pub fn read_perf_data(bytes: &[u8]) -> Option<[usize; 3]> {
-    let (text, json) = commands::perf::printed_len(bytes)?;
-    let merged = commands::perf::merged_len(bytes.to_vec())?;
+    let (text, json) = commands::script::printed_len(bytes)?;
+    let merged = unwind_profile::walks::merged_file::merged_len(bytes.to_vec())?;
     Some([text, json, merged])
 }
 
@@ -107,7 +91,7 @@ pub fn read_perf_data(bytes: &[u8]) -> Option<[usize; 3]> {
 /// names are found by their addresses.
 #[must_use]
 pub fn read_kernel_symbols(text: &[u8]) -> (usize, usize) {
-    commands::perf::kernel::listed(text)
+    unwind_profile::mapped::kernel::listed(text)
 }
 
 /// Reads what `perf script` prints for `unwind verify`. Returns how many samples and addresses
@@ -122,12 +106,12 @@ pub fn read_perf_script(text: &[u8]) -> (usize, usize) {
 /// takes as text, and how many frames there are.
 #[must_use]
 pub fn read_recorded_sections(ledger: &[u8], found_frames: &[u8]) -> (usize, usize) {
-    let told = commands::report::reading::ledger_of(ledger);
+    let told = unwind_profile::collected::reading::ledger_of(ledger);
     let text = told.map_or(0, |told| {
         let notes = [told.ledger.to_string(), told.ledger.summary()];
         notes.iter().map(String::len).fold(0, usize::saturating_add)
     });
-    let found = commands::perf::found_frames::FoundFrames::of_section(found_frames);
+    let found = unwind_profile::walks::found_frames::FoundFrames::of_section(found_frames);
     let frames = found.map_or(0, |found| {
         let samples = (0..found.samples()).map_while(|number| u64::try_from(number).ok());
         samples.map(|number| found.of_sample(number).take(1 << 10).count()).sum()
@@ -139,7 +123,7 @@ pub fn read_recorded_sections(ledger: &[u8], found_frames: &[u8]) -> (usize, usi
 /// outputs in bytes, or `None` if one is no recording.
 #[must_use]
 pub fn compare_perf_data(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
-    commands::report::compared_len(before, after)
+    unwind_profile::bounded::compared_len(before, after)
 }
 
 /// Explains the sample of this number of a recording as text and as JSON. Returns how many bytes

@@ -3,9 +3,11 @@
 
 use std::cell::RefCell;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use unwind_profile::recording::reader::ReadProgress;
 use unwind_target::rows::build_progress::BuildProgress;
 use unwind_target::untrusted::escaped;
 
@@ -21,11 +23,6 @@ impl Progress {
     /// A bar for a file of this many bytes.
     pub(crate) fn new(path: &Path, len: u64) -> Self {
         Self::from_len(path, len, LARGE)
-    }
-
-    /// A bar for a recording of this many bytes, each of which takes longer.
-    pub(crate) fn of_recording(path: &Path, len: u64) -> Self {
-        Self::from_len(path, len, LARGE_RECORDING)
     }
 
     fn from_len(path: &Path, len: u64, large: u64) -> Self {
@@ -49,6 +46,36 @@ impl Progress {
     /// Takes the bar away.
     pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// How far the reading of recordings is, each byte of which takes longer.
+#[derive(Debug, Default)]
+struct ReadBar(Mutex<Option<Progress>>);
+
+/// Shows how far the reading of recordings is.
+pub(crate) fn of_recordings() -> Arc<dyn ReadProgress> {
+    Arc::new(ReadBar::default())
+}
+
+impl ReadBar {
+    fn bar(&self) -> MutexGuard<'_, Option<Progress>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ReadProgress for ReadBar {
+    fn begin(&self, path: &Path, len: u64) {
+        *self.bar() = Some(Progress::from_len(path, len, LARGE_RECORDING));
+    }
+
+    fn done(&self, done: u64, len: u64) {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.bar().iter().for_each(|bar| bar.set(done, len));
+    }
+
+    fn end(&self) {
+        self.bar().take().iter().for_each(Progress::finish);
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 /// The packages, and the names of their libraries.
-const LIBRARIES: [(&str, &str); 8] = [
+const LIBRARIES: [(&str, &str); 9] = [
     ("unwind-core", "unwind_core"),
     ("unwind-cfi", "unwind_cfi"),
     ("unwind-sframe", "sframe"),
@@ -21,6 +21,7 @@ const LIBRARIES: [(&str, &str); 8] = [
     ("unwind-kit", "unwind"),
     ("unwind-local", "unwind_local"),
     ("unwind-target", "unwind_target"),
+    ("unwind-profile", "unwind_profile"),
 ];
 
 fn main() -> ExitCode {
@@ -78,7 +79,7 @@ fn listing(package: &str, library: &str) -> Result<String, Box<dyn Error>> {
 /// Whether the modules of a library are for this workspace alone, and its interface is what the root passes
 /// on from them: rustdoc leaves that out with the modules.
 fn is_partly_hidden(package: &str) -> bool {
-    package == "unwind-target"
+    ["unwind-target", "unwind-profile"].contains(&package)
 }
 
 /// Whether an item is one of the root of a library or belongs to one.

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use unwind_profile::output_file::write_file;
 use unwind_target::untrusted::escaped;
 
 use crate::failure::{Failure, exit_code_of};
-use crate::output_file::write_file;
 
 /// Print the manual page of unwind, or write one for each subcommand.
 #[derive(Debug, clap::Args)]

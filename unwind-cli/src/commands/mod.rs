@@ -7,10 +7,13 @@ pub(crate) mod explain;
 pub(crate) mod guest;
 #[cfg(feature = "manual")]
 pub(crate) mod man;
-pub(crate) mod perf;
+pub(crate) mod merge;
+mod opened;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod script;
 pub(crate) mod sframe;
 pub(crate) mod stack;
+mod summary;
 pub(crate) mod top;
 pub(crate) mod verify;

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
+use unwind_profile::recording::reader::PerfReader;
 use unwind_target::rows::sframe_tables::TableWarnings;
 use unwind_target::rows::stack_switches::SwitchNames;
 use unwind_target::target::{Look, Target};
@@ -28,7 +29,6 @@ use crate::commands::explain::recorded::RecordedFrame;
 use crate::commands::explain::sample::{Sample, SampleName};
 use crate::commands::explain::text::Explanation;
 use crate::commands::explain::walk::{Walked, walk};
-use crate::commands::perf::reader::PerfReader;
 use crate::commands::stack::text::{write_heading, write_warnings};
 use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;

@@ -4,11 +4,10 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, RowSource, VirtAddr};
+use unwind_profile::mapped::address_spaces::Space;
+use unwind_profile::mapped::generated_code::{ToldBounds, V8Returns};
+use unwind_profile::mapped::recorded_tables::RecordedTables;
 use unwind_x86::{FunctionBounds, X86_64, X86_64Regs};
-
-use crate::commands::perf::address_spaces::Space;
-use crate::commands::perf::generated_code::{ToldBounds, V8Returns};
-use crate::commands::perf::recorded::RecordedTables;
 
 /// Rows that a compiler has told of its code in a dump, if the stack is that of a sample.
 #[derive(Clone, Copy)]

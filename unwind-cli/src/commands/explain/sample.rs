@@ -9,6 +9,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use unwind_perf::record::{Attr, UserState};
+use unwind_profile::collected::reading::{told, unfinished};
+use unwind_profile::mapped::address_spaces::Space;
+use unwind_profile::mapped::files::{FileError, RecordedFiles};
+use unwind_profile::mapped::layout::Layout;
+use unwind_profile::mapped::names::{self, Mode, Names};
+use unwind_profile::mapped::origin::Origin;
+use unwind_profile::mapped::ranges::Range;
+use unwind_profile::recording::error::{PerfError, RecordingError};
+use unwind_profile::recording::events::Events;
+use unwind_profile::recording::held::Held;
+use unwind_profile::recording::pipeline::Options;
+use unwind_profile::recording::reader::PerfReader;
+use unwind_profile::walks::call_stacks::CallStacks;
+use unwind_profile::walks::found_by::FoundBy;
+use unwind_profile::walks::found_frames::FoundFrames;
+use unwind_profile::walks::printed::print;
+use unwind_profile::walks::shown::{Link, Printer, Shown};
+use unwind_profile::walks::walk::WalkedStack;
 use unwind_target::loaded::module_error::ModuleError;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::target::maps::{Access, Backing, MappedFile, Mapping};
@@ -16,27 +34,9 @@ use unwind_target::target::registers::UserRegisters;
 use unwind_target::target::{Target, Thread};
 use unwind_target::{DebugFiles, Frame, Untrusted};
 
-use crate::commands::perf::address_spaces::Space;
-use crate::commands::perf::call_stacks::CallStacks;
-use crate::commands::perf::error::{PerfError, RecordingError};
-use crate::commands::perf::events::Events;
-use crate::commands::perf::fields::Layout;
-use crate::commands::perf::files::{FileError, RecordedFiles};
-use crate::commands::perf::found_frames::FoundFrames;
-use crate::commands::perf::held::Held;
-use crate::commands::perf::names::{self, Mode, Names};
-use crate::commands::perf::origin::Origin;
-use crate::commands::perf::pipeline::Options;
-use crate::commands::perf::printed::print;
-use crate::commands::perf::ranges::Range;
-use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::shown::{Link, Printer, Shown};
-use crate::commands::perf::summary::report;
-use crate::commands::perf::walk::WalkedStack;
-use crate::commands::report::found_by::FoundBy;
-use crate::commands::report::reading::{told, unfinished};
+use crate::commands::summary::report;
 use crate::failure::Failure;
-use crate::notices;
+use crate::{notices, progress};
 
 /// About how many bytes of records are held to sort and to merge.
 const MEMORY: usize = 1 << 30;
@@ -138,7 +138,7 @@ impl Sample {
         let error =
             |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
         let mut reader = PerfReader::open(&name.file).map_err(error)?;
-        reader.show_progress(&name.file);
+        reader.tell_progress_to(progress::of_recordings(), &name.file);
         Self::find_in(&mut reader, name, MEMORY, debug_files)
     }
 
@@ -169,7 +169,10 @@ impl Sample {
             frame_pointers: FramePointerRows { is_trusted: false },
             stitch_lbr: false,
         };
-        let files = RecordedFiles::new(build_ids).of_origin(&origin).with_debug_files(debug_files);
+        let files = RecordedFiles::new(build_ids)
+            .of_origin(&origin)
+            .with_notices(notices::all())
+            .with_debug_files(debug_files);
         let call_stacks = CallStacks::new(false, reader.branch_entries());
         let finder = Finder { wanted: name.number, seen: 0, found: None };
         let (finder, ended) = print(reader, options, files, call_stacks, finder);
@@ -194,7 +197,7 @@ impl Sample {
             links: shown.links().collect(),
             found: found.into_iter().flatten().collect(),
             comm: (*shown.comm).clone(),
-            names: RefCell::new(Names::new(kernel, Layout::Perf7_2)),
+            names: RefCell::new(Names::new(kernel, Layout::Perf7_2, notices::all())),
             held: shown.held,
             space: shown.space,
             kernel: shown.kernel,
@@ -256,7 +259,7 @@ impl Sample {
 
     /// Tells the user once that the file of a frame is not there, if that is so. Returns whether.
     pub(super) fn tells_of_file(&self, frame: &Frame) -> bool {
-        let is_lost = |range: &Range| range.file.tell_if_missing();
+        let is_lost = |range: &Range| range.file.tell_if_missing(notices::all());
         frame.symbol.object_pc.is_none() && self.space.find(frame.lookup()).is_some_and(is_lost)
     }
 

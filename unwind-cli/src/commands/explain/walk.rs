@@ -5,6 +5,7 @@ use std::fmt::Display;
 use unwind_core::{
     Arch, DwarfReg, End, Frame, ReturnAddresses, RowSource, StepError, TableError, Walker,
 };
+use unwind_profile::mapped::address_spaces::Space;
 use unwind_target::StackEnd;
 use unwind_target::rows::call_frame_source::CallFrameSource;
 use unwind_target::rows::frame_pointers::FramePointerRows;
@@ -26,7 +27,6 @@ use crate::commands::explain::recorded_code::{DumpRows, SampledBounds, SampledV8
 use crate::commands::explain::watched::{
     Event, Log, Source, Watched, WatchedCode, WatchedMemory, WatchedPushes, WatchedSwitches,
 };
-use crate::commands::perf::address_spaces::Space;
 
 /// One frame, and how it was left.
 #[derive(Clone, Debug)]

@@ -1,31 +1,9 @@
 //! `unwind record`: samples of running programs, walked while they are taken.
 
-mod attrs;
-mod compression;
-pub(crate) mod copy_size;
-mod drain;
-pub(crate) mod drained;
-pub(crate) mod engine;
-mod existing;
 mod files;
-mod keeper;
-pub(crate) mod ledger;
-mod off_cpu;
-mod parts;
-pub(crate) mod perf_engine;
 #[cfg(feature = "otlp")]
 mod receiver;
-mod record_file;
-pub(crate) mod recording;
-pub(crate) mod requested;
-pub(crate) mod rings;
-pub(crate) mod sampling;
-pub(crate) mod shown;
 pub(crate) mod signals;
-pub(crate) mod stream;
-pub(crate) mod subject;
-pub(crate) mod told;
-mod trim;
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
@@ -36,39 +14,30 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
+use unwind_profile::engine::caller_signals::CallerSignals;
+use unwind_profile::engine::requested::{MOST, NameError, Requested, parse};
+use unwind_profile::engine::sampling::{
+    Copies, CopySizes, Often, RingSize, Sampling, UserStacks, Whom, cpus,
+};
+use unwind_profile::engine::subject::{HeldCommand, Subject, process_of, processes_of_user};
+use unwind_profile::recording::error::RecordingError;
+use unwind_profile::session::ledger::Ledger;
+use unwind_profile::session::parts::Part;
+use unwind_profile::session::recording::Form;
+use unwind_profile::session::rings::{RING, Span, check_exist, existing, of_running};
+use unwind_profile::session::{Session, SessionError};
 use unwind_target::counted::counted;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
-use crate::caller_signals::CallerSignals;
-use crate::commands::perf::error::RecordingError;
-use crate::commands::record::copy_size::CopySize;
-use crate::commands::record::engine::{Engine as _, SampledEvent};
+use crate::commands::opened::open;
 use crate::commands::record::files::{Files, OpenFile};
-use crate::commands::record::keeper::Keeper;
-use crate::commands::record::ledger::{EXIT_CODE, Ledger};
-use crate::commands::record::parts::Part;
 #[cfg(feature = "otlp")]
 use crate::commands::record::receiver::Receiver;
-use crate::commands::record::recording::{Form, LedgerSection, Recording, names_of};
-use crate::commands::record::requested::{MOST, NameError, Requested, parse};
-use crate::commands::record::rings::{
-    Emptied, RING, Span, check_exist, existing, of_running, open,
-};
-use crate::commands::record::sampling::{
-    Copies, CopySizes, Often, RingSize, Sampling, UserStacks, Whom, cpus,
-};
 use crate::commands::record::signals::end_at;
-use crate::commands::record::stream::layout;
-use crate::commands::record::subject::{HeldCommand, Subject, process_of, processes_of_user};
-use crate::commands::report::grouping::By;
-#[cfg(feature = "otlp")]
-use crate::commands::report::otlp;
-use crate::commands::report::reading::Reading;
-use crate::commands::report::time_line::Detail;
-use crate::failure::{Failure, exit_code_of};
-use crate::notices;
+use crate::failure::{Failure, LEDGER, exit_code_of};
 use crate::progress::Elapsed;
+use crate::{ignored_pipe, notices};
 
 /// Record where programs spend their time.
 ///
@@ -359,6 +328,14 @@ fn control_group(name: &Path) -> Result<File, Failure> {
 }
 
 impl RecordArgs {
+    /// Why a recording with these arguments cannot be made.
+    fn session_error(&self, error: SessionError) -> Failure {
+        match error {
+            SessionError::File(error) => RecordingError { path: self.output.clone(), error }.into(),
+            error => error.into(),
+        }
+    }
+
     /// The events that are asked for, with their filters.
     fn events(&self) -> Result<Vec<Requested>, Failure> {
         let mut events: Vec<_> = self.event.iter().flat_map(|events| events.0.clone()).collect();
@@ -421,7 +398,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let events = args.events()?;
     let chosen = args.subject()?;
     // The recorder has to write the end of the file.
-    let (signals, started) = (CallerSignals::of_this_thread(), Arc::new(AtomicI32::new(0)));
+    let (signals, started) =
+        (CallerSignals::of_this_thread(ignored_pipe::is_ignored()), Arc::new(AtomicI32::new(0)));
     let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM], &started);
     let held = match args.command.as_slice() {
         [program, arguments @ ..] => Some(HeldCommand::new(program, arguments, signals)?),
@@ -452,8 +430,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         path: args.output.clone(),
         limit: args.every.map(|_| args.disk.saturating_mul(1 << 20)),
     };
-    let engine = open(&sampling)?;
-    let sampled = engine.events();
+    let opened = open(&sampling, args.rate).map_err(|error| args.session_error(error))?;
     // What cannot be written is known before the command is started.
     let form = Form {
         keeps_stacks: args.keep_stacks,
@@ -462,29 +439,19 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         // Stacks are many bytes, each of which takes time.
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
     };
-    let attr = layout(&sampled).map_err(file_error)?;
-    let copy_size = CopySize::new(sampling.user_stacks.sizes(), args.rate);
-    let keeper = if args.no_buildid_cache { None } else { Keeper::start() };
-    let mut writing = Writing {
-        args,
-        events: sampled,
-        form,
-        copy_size: copy_size.clone(),
-        keeper,
-        untold: 0,
-        unsent: 0,
-    };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     let every = args.every.map(Duration::from_secs);
     let span = Span { subject, beside, ends: ends.clone(), until, every };
-    let (emptied, parts) = Emptied::start(engine, attr, copy_size, &existing, span);
+    let kept = (!args.no_buildid_cache, notices::all().clone());
+    let session = Session::begin(opened, &sampling, form, (&existing, span), kept);
+    let mut writing = Writing { args, session, unsent: 0 };
     let mut child = held.map(HeldCommand::go).transpose()?;
     let process = child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
     started.store(process.unwrap_or(0), Ordering::Relaxed);
     let mut result = Ok(());
-    for part in parts {
+    while let Some(part) = writing.session.next_part() {
         let written = match first.take() {
             Some(file) => writing.write(&files, file, part),
             None => files
@@ -493,17 +460,14 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
                 .and_then(|file| writing.write(&files, file, part)),
         };
         // A ledger that does not add up says nothing of the parts after it.
-        if written.as_ref().is_err_and(|error| error.exit_code() != EXIT_CODE) {
+        if written.as_ref().is_err_and(|error| error.exit_code() != LEDGER) {
             ends.store(true, Ordering::Relaxed);
         }
         result = result.and(written);
         // It may run for days.
         notices::tell();
     }
-    emptied.finish()?;
-    if let Some(keeper) = writing.keeper.take() {
-        keeper.finish();
-    }
+    writing.session.finish()?;
     if writing.unsent > 0 {
         let unsent = counted(writing.unsent, "profile was", "profiles were");
         result = result.and(Err(Failure::new(format!("{unsent} not sent"), NOT_SENT)));
@@ -521,22 +485,13 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     result
 }
 
-/// About how many bytes a profile takes that is sent, and its stacks as many more.
-const SEND_MEMORY: usize = 128 << 20;
-
 /// The exit code if a profile was not received.
 const NOT_SENT: u8 = 1;
 
 /// What there is to know for each part of a recording.
 struct Writing<'a> {
     args: &'a RecordArgs,
-    events: Vec<SampledEvent>,
-    form: Form,
-    copy_size: CopySize,
-    /// Keeps the files that have samples.
-    keeper: Option<Keeper>,
-    /// Losses of earlier parts that records have not told of yet.
-    untold: u64,
+    session: Session,
     /// Profiles that were not received.
     unsent: u64,
 }
@@ -548,69 +503,28 @@ impl Writing<'_> {
             |error| Failure::from(RecordingError { path: self.args.output.clone(), error });
         file.clear().map_err(|error| file_error(error.into()))?;
         let OpenFile { file, at, path } = file;
-        let copy_size = self.copy_size.clone();
-        let mut recording =
-            Recording::begin(file, &self.events, self.form, copy_size).map_err(file_error)?;
         // A command has the terminal for its own output.
         let is_alone = self.args.every.is_none() && self.args.command.is_empty();
         let elapsed = match is_alone {
             true => Elapsed::new("recording until Ctrl-C, the end or --duration:"),
             false => Elapsed::hidden(),
         };
-        let recorded = recording.write(part.reader, self.keeper.as_ref());
-        let drained = part.end.wait()?;
-        let mut recorded = recorded.map_err(file_error)?;
-        // The kernel tells of losses when there is room again, which may be in the next part.
-        let told = recorded.told.lost;
-        recorded.told.lost = told.saturating_sub(self.untold);
-        let counted = self.untold.saturating_add(drained.lost.unwrap_or(told));
-        self.untold = counted.saturating_sub(told);
-        let unmatched = recorded.summary.merge.unmatched();
-        let ledger = Ledger {
-            off_cpu: self.args.off_cpu.then_some(recorded.off_cpu),
-            ..Ledger::of(drained, &recorded.tally, unmatched, &recorded.told)
-        };
-        let ledger = ledger.with_cpu_time(drained.cpu_time, self.args.rate);
-        let names = names_of(&self.events);
-        let ledger = ledger.with_events(&names, Some(&drained), &recorded.tally);
-        let marks = recorded.tally.marks.into_iter().flatten();
-        let incomplete =
-            marks.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
-        let section = LedgerSection::new(ledger, incomplete);
-        recording.finish(&section).map_err(file_error)?;
-        recorded.summary.end.map_err(file_error)?;
+        let session_error = |error| self.args.session_error(error);
+        let ledger = self.session.write(file, part).map_err(session_error)?;
         files.finish(&at, &path).map_err(|error| file_error(error.into()))?;
         elapsed.finish();
-        tell(self.args, &path, &section.ledger)?;
+        tell(self.args, &path, &ledger)?;
         #[cfg(feature = "otlp")]
         if let Some(receiver) = &self.args.otlp {
             self.send(receiver, &path);
         }
-        section.ledger.check().map_err(|error| Failure::new(error, EXIT_CODE))
+        Ok(ledger.check()?)
     }
 
     /// Sends the profile of a file, or says why not.
     #[cfg(feature = "otlp")]
     fn send(&mut self, receiver: &Receiver, path: &Path) {
-        let reading = Reading {
-            event: None,
-            by: By::Name,
-            off_cpu: self.args.off_cpu,
-            trust_fp: self.args.trust_fp,
-            memory: SEND_MEMORY,
-            names_kernel: true,
-            keeps_lines: false,
-            debug_files: None,
-            // To read DWARF each time takes longer than the rest.
-            shows_inlined: false,
-            detail: Detail::OfStacks,
-            is_compared: false,
-            keeps_gaps_apart: false,
-        };
-        let sent = otlp::requests_of(path, reading).and_then(|requests| {
-            let error = |error| Failure::new(error, NOT_SENT);
-            requests.iter().try_for_each(|request| receiver.send(request).map_err(error))
-        });
+        let sent = receiver.send_recording(path, self.args.off_cpu, self.args.trust_fp);
         if let Err(error) = sent {
             self.unsent = self.unsent.saturating_add(1);
             let _ = writeln!(io::stderr(), "unwind: {} is not sent: {error}", escaped(path));

@@ -1,6 +1,7 @@
 //! Receivers of OpenTelemetry profiles, by HTTP: `unwind record --otlp URL`.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::time::Duration;
 
 use flate2::Compression;
@@ -9,15 +10,22 @@ use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
 use prost::Message as _;
+use unwind_profile::{Format, ProfileOptions, ReadingError};
 use unwind_target::untrusted::escaped;
 use ureq::Agent;
 use ureq::http::Uri;
+
+use crate::failure::Failure;
+use crate::notices;
 
 /// The path if the address has none, by the protocol.
 const PATH: &str = "/v1development/profiles";
 
 /// How long a receiver may take in all.
 const TIME: Duration = Duration::from_secs(10);
+
+/// About how many bytes a profile takes that is sent, and its stacks as many more.
+const MEMORY: usize = 128 << 20;
 
 /// How much of an answer is read.
 const MAX_ANSWER: u64 = 64 << 10;
@@ -79,12 +87,42 @@ impl Receiver {
         Ok(Self { agent, url: format!("{}{path}", url.trim_end_matches('/')) })
     }
 
+    /// Sends the profile of a recording. A ledger that does not add up is sent as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if the recording cannot be read to its end, or was not received.
+    pub(crate) fn send_recording(
+        &self,
+        path: &Path,
+        off_cpu: bool,
+        trusts_frame_pointers: bool,
+    ) -> Result<(), Failure> {
+        // To read DWARF each time takes longer than the rest.
+        let options = ProfileOptions::new(Format::Otlp)
+            .off_cpu(off_cpu)
+            .trust_frame_pointers(trusts_frame_pointers)
+            .memory(MEMORY)
+            .inlined(false)
+            .notices(notices::all().clone());
+        let profile = options.open(path)?;
+        let requests = profile.requests();
+        let is_of_ledger = |error: &ReadingError| {
+            matches!(error, ReadingError::Ledger(_) | ReadingError::MissingSamples(_))
+        };
+        if let Some(error) = profile.ended().errors.into_iter().find(|error| !is_of_ledger(error)) {
+            return Err(error.into());
+        }
+        let error = |error| Failure::new(error, 1);
+        requests.iter().try_for_each(|request| self.send(request).map_err(error))
+    }
+
     /// Sends a profile.
     ///
     /// # Errors
     ///
     /// [`SendError`] if it was not received.
-    pub(crate) fn send(&self, request: &ExportProfilesServiceRequest) -> Result<(), SendError> {
+    fn send(&self, request: &ExportProfilesServiceRequest) -> Result<(), SendError> {
         let mut body = GzEncoder::new(Vec::new(), Compression::fast());
         body.write_all(&request.encode_to_vec())?;
         let body = body.finish()?;

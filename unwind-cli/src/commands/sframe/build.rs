@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use object::elf;
 use sframe::Format;
+use unwind_profile::output_file::{write_file, write_file_as};
 use unwind_target::InputError;
 use unwind_target::counted::{bytes_in_ranges, counted};
 use unwind_target::elf::ElfFile;
@@ -19,7 +20,6 @@ use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::parse_addr;
 use crate::failure::Failure;
-use crate::output_file::{write_file, write_file_as};
 use crate::progress::Progress;
 
 /// Make an SFrame table of a file's call frame information.

@@ -13,11 +13,11 @@ use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use unwind_profile::engine::caller_signals::command_with_signals;
 use unwind_target::target::Target;
 use unwind_target::{Core, HoldLimit, Naming, Process, Stacks, WalkOptions, Walked};
 
 use crate::after_limit::AfterLimit;
-use crate::caller_signals::command_with_signals;
 use crate::coloured;
 use crate::commands::stack::error::{Incomplete, StartError};
 use crate::commands::stack::help::LONG_HELP;
@@ -26,8 +26,8 @@ use crate::commands::stack::text::row_counts;
 use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
 use crate::naming::naming;
-use crate::open_files;
 use crate::progress::BuildBar;
+use crate::{ignored_pipe, open_files};
 
 /// Print the stacks of a process, a core file or a command.
 ///
@@ -298,7 +298,7 @@ struct Started<'a> {
 
 impl<'a> Started<'a> {
     fn start(program: &'a OsString, arguments: &[OsString]) -> Result<Self, Failure> {
-        let child = command_with_signals(program, arguments)
+        let child = command_with_signals(program, arguments, ignored_pipe::is_ignored())
             .stdout(io::stderr())
             .spawn()
             .map_err(|error| StartError::Start { command: program.clone(), error })?;

@@ -5,32 +5,33 @@ use std::io;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use unwind_profile::collected::collector::Collector;
+use unwind_profile::collected::grouping::By;
+use unwind_profile::engine::copy_size::CopySize;
+use unwind_profile::engine::drained::Drained;
+use unwind_profile::mapped::files::RecordedFiles;
+use unwind_profile::mapped::kernel::SampledKernel;
+use unwind_profile::mapped::layout::Layout;
+use unwind_profile::mapped::names::Names;
+use unwind_profile::recording::error::PerfError;
+use unwind_profile::recording::events::Events;
+use unwind_profile::recording::held::Held;
+use unwind_profile::recording::pipeline::Options;
+use unwind_profile::recording::reader::PerfReader;
+use unwind_profile::recording::stream::StreamReader;
+use unwind_profile::session::ledger::Ledger;
+use unwind_profile::session::told::Told;
+use unwind_profile::walks::call_stacks::CallStacks;
+use unwind_profile::walks::printed::print_walked;
+use unwind_profile::walks::shown::{ChainEnd, Printer, Shown};
+use unwind_profile::walks::tally::Tally;
+use unwind_profile::walks::walk::WalkedStack;
+use unwind_profile::walks::walkers::WalkSetup;
 use unwind_target::DebugFiles;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 
-use crate::commands::perf::call_stacks::CallStacks;
-use crate::commands::perf::error::PerfError;
-use crate::commands::perf::events::Events;
-use crate::commands::perf::fields::Layout;
-use crate::commands::perf::files::RecordedFiles;
-use crate::commands::perf::held::Held;
-use crate::commands::perf::kernel::SampledKernel;
-use crate::commands::perf::names::Names;
-use crate::commands::perf::pipeline::Options;
-use crate::commands::perf::printed::print_walked;
-use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::shown::{ChainEnd, Printer, Shown};
-use crate::commands::perf::stream::StreamReader;
-use crate::commands::perf::tally::Tally;
-use crate::commands::perf::walk::WalkedStack;
-use crate::commands::perf::walks::WalkSetup;
-use crate::commands::record::copy_size::CopySize;
-use crate::commands::record::drained::Drained;
-use crate::commands::record::ledger::Ledger;
-use crate::commands::record::told::Told;
-use crate::commands::report::collector::Collector;
-use crate::commands::report::grouping::By;
 use crate::commands::top::window::Slice;
+use crate::notices;
 
 /// About how many bytes the stacks of an interval take.
 const ROOM: usize = 8 << 20;
@@ -172,7 +173,7 @@ pub(crate) fn walk(
     let setup = WalkSetup::new(frame_pointers).beside_programs(stream.backlog(), copy_size);
     let mut reader = PerfReader::from_stream(stream)?;
     let options = Options { merge: true, memory: MEMORY, frame_pointers, stitch_lbr: false };
-    let names = Names::new(SampledKernel::Running, Layout::Perf7_2);
+    let names = Names::new(SampledKernel::Running, Layout::Perf7_2, notices::all());
     let printer = LivePrinter {
         collector: Collector::new(names, By::Name, ROOM),
         counts: Counts { tally: Tally::default(), unmatched: 0, told: Told::new(rate) },
@@ -181,7 +182,8 @@ pub(crate) fn walk(
         begin: Instant::now(),
         updates,
     };
-    let files = RecordedFiles::of_running().with_debug_files(debug_files);
+    let files = RecordedFiles::of_running().with_notices(notices::all());
+    let files = files.with_debug_files(debug_files);
     let sources = (files, CallStacks::new(false, None));
     let (mut printer, ended) = print_walked(&mut reader, options, setup, sources, printer);
     let summary = ended?;

@@ -6,28 +6,28 @@ mod screen;
 mod terminal;
 mod window;
 
-use std::io::{self, IsTerminal as _, Write as _};
+#[cfg(feature = "tui")]
+use std::io::IsTerminal as _;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+#[cfg(feature = "tui")]
+use std::sync::mpsc::TryRecvError;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use unwind_profile::engine::drained::{Drained, SoFar};
+use unwind_profile::engine::sampling::{Copies, CopySizes, Often, RingSize, Sampling, UserStacks};
+use unwind_profile::engine::subject::Subject;
+use unwind_profile::recording::error::PerfError;
+use unwind_profile::session::ledger::Ledger;
+use unwind_profile::session::rings::{RING, Span, check_exist, existing, of_running};
 use unwind_target::rows::frame_pointers::FramePointerRows;
 
-use crate::commands::perf::error::PerfError;
-use crate::commands::record::copy_size::CopySize;
-use crate::commands::record::drained::{Drained, SoFar};
-use crate::commands::record::engine::Engine as _;
-use crate::commands::record::ledger::{EXIT_CODE, Ledger};
-use crate::commands::record::rings::{
-    Emptied, RING, Span, check_exist, existing, of_running, open,
-};
-use crate::commands::record::sampling::{Copies, CopySizes, Often, RingSize, Sampling, UserStacks};
+use crate::commands::opened::open;
 use crate::commands::record::signals::end_at;
-use crate::commands::record::stream::layout;
-use crate::commands::record::subject::Subject;
 use crate::commands::top::live::{Counts, Update, Walking, walk};
 use crate::commands::top::screen::{List, Screen};
 #[cfg(feature = "tui")]
@@ -117,26 +117,28 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let (whom, existing) = (of_running(&subject), existing(&subject));
     let sizes = CopySizes::several(&whom, 1);
-    let copy_size = CopySize::new(sizes.clone(), args.rate);
-    let engine = open(&Sampling {
-        often: Often::Rate(args.rate),
-        events: Vec::new(),
-        cpus: None,
-        user_stacks: UserStacks::Copied(Copies { sizes, with_chains: false }),
-        off_cpu: false,
-        ring: RingSize::AtMost(RING),
-        whom,
-    })?;
-    let attr = layout(&engine.events()).map_err(stream_error)?;
+    let opened = open(
+        &Sampling {
+            often: Often::Rate(args.rate),
+            events: Vec::new(),
+            cpus: None,
+            user_stacks: UserStacks::Copied(Copies { sizes, with_chains: false }),
+            off_cpu: false,
+            ring: RingSize::AtMost(RING),
+            whom,
+        },
+        args.rate,
+    )?;
+    let copy_size = opened.copy_size().clone();
     let walking = Walking {
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
         rate: args.rate,
         interval: Duration::from_secs(args.interval),
-        copy_size: copy_size.clone(),
+        copy_size,
         debug_files: args.debug_directories.files(None),
     };
     let span = Span { subject, beside: None, ends: ends.clone(), until: None, every: None };
-    let (emptied, parts) = Emptied::start(engine, attr, copy_size, &existing, span);
+    let (emptied, parts) = opened.empty(&existing, span);
     let reader = parts.recv().map_err(|error| Failure::new(error, 1))?.reader;
     let (sender, updates) = channel();
     let walker = thread::spawn(move || walk(reader, walking, sender));
@@ -165,7 +167,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let ledger = view.last_ledger(drained);
     // With standard error gone there is no other place to tell it.
     let _ = write!(io::stderr(), "{ledger}");
-    ledger.check().map_err(|error| Failure::new(error, EXIT_CODE))
+    Ok(ledger.check()?)
 }
 
 /// Records that cannot be read, though they come from the kernel.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use unwind_profile::collected::call_tree::FrameKind;
+use unwind_profile::formats::table::percent;
+use unwind_profile::session::ledger::Ledger;
 use unwind_target::counted::counted;
 
-use crate::commands::record::ledger::Ledger;
-use crate::commands::report::profile::FrameKind;
-use crate::commands::report::table::percent;
 use crate::commands::top::window::Window;
 
 /// What is listed.

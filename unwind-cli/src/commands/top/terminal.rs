@@ -149,8 +149,8 @@ fn style(kind: LineKind, has_colours: bool) -> Style {
 #[cfg(test)]
 mod tests {
     use ratatui::backend::TestBackend;
+    use unwind_profile::session::ledger::Ledger;
 
-    use crate::commands::record::ledger::Ledger;
     use crate::commands::top::window::Window;
     use crate::commands::top::window::tests::slice;
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
-use crate::commands::report::profile::{Frame, FrameKind, Profile, Total};
+use unwind_profile::collected::call_tree::{CallTree, Frame, FrameKind, Total};
 
 /// Samples of one interval, by function and by thread. What takes memory is bounded by the
 /// profile that it is made of.
@@ -21,7 +21,7 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    pub(crate) fn new(profile: Profile, threads: Vec<(String, u64)>, time: Duration) -> Self {
+    pub(crate) fn new(profile: CallTree, threads: Vec<(String, u64)>, time: Duration) -> Self {
         let totals = profile.totals();
         let (samples, not_kept) = (profile.samples(), profile.not_kept);
         let functions = profile.frames.into_iter().zip(totals);
@@ -98,12 +98,12 @@ fn summed<'s, K: Eq + Hash, V: Default + 's>(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use crate::commands::report::found_by::FoundBy;
+    use unwind_profile::walks::found_by::FoundBy;
 
     use super::*;
 
     pub(crate) fn slice(stacks: &[(&[&str], u64)], seconds: u64) -> Slice {
-        let mut profile = Profile::with_room(usize::MAX);
+        let mut profile = CallTree::with_room(usize::MAX);
         for (stack, count) in stacks {
             let frames: Vec<_> = stack
                 .iter()

@@ -5,13 +5,13 @@ use std::io;
 
 use serde::Serialize;
 use unwind_perf::record::{UserAbi, UserState};
+use unwind_profile::mapped::names::{Mode, Names};
+use unwind_profile::mapped::probed_returns::user_words;
+use unwind_profile::recording::events::Events;
+use unwind_profile::walks::shown::{Printer, Shown};
+use unwind_profile::walks::walk::{WalkedFrame, WalkedStack};
 use unwind_target::Untrusted;
 
-use crate::commands::perf::events::Events;
-use crate::commands::perf::names::{Mode, Names};
-use crate::commands::perf::probed_returns::user_words;
-use crate::commands::perf::shown::{Printer, Shown};
-use crate::commands::perf::walk::{WalkedFrame, WalkedStack};
 use crate::commands::verify::agreement::{Agreement, compare};
 use crate::commands::verify::perf_script::{PerfScript, PerfScriptError};
 

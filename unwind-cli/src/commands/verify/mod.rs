@@ -8,25 +8,26 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use unwind_profile::mapped::files::RecordedFiles;
+use unwind_profile::mapped::kernel::SampledKernel;
+use unwind_profile::mapped::layout::Layout;
+use unwind_profile::mapped::names::Names;
+use unwind_profile::mapped::origin::Origin;
+use unwind_profile::recording::error::{PerfError, RecordingError};
+use unwind_profile::recording::pipeline::Options;
+use unwind_profile::recording::reader::PerfReader;
+use unwind_profile::walks::call_stacks::CallStacks;
+use unwind_profile::walks::printed::print;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
 use crate::coloured;
-use crate::commands::perf::call_stacks::CallStacks;
-use crate::commands::perf::error::{PerfError, RecordingError};
-use crate::commands::perf::fields::Layout;
-use crate::commands::perf::files::RecordedFiles;
-use crate::commands::perf::kernel::SampledKernel;
-use crate::commands::perf::names::Names;
-use crate::commands::perf::origin::Origin;
-use crate::commands::perf::pipeline::Options;
-use crate::commands::perf::printed::print;
-use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::summary::{Memory, report};
+use crate::commands::summary::{Memory, report};
 use crate::commands::verify::agreement::Agreement;
 use crate::commands::verify::comparison::{Comparison, Counts, Verifier};
 use crate::commands::verify::perf_script::PerfScript;
 use crate::failure::{Failure, exit_code_of};
+use crate::{notices, progress};
 
 /// Compare the stacks of a recording with those that perf and the kernel find.
 ///
@@ -104,7 +105,7 @@ The exit code is 0 also if stacks differ.";
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let error = |error: PerfError| Failure::from(RecordingError { path: args.file.clone(), error });
     let mut reader = PerfReader::open(&args.file).map_err(error)?;
-    reader.show_progress(&args.file);
+    reader.tell_progress_to(progress::of_recordings(), &args.file);
     let perf = if args.no_perf { None } else { Some(PerfScript::start(&args.perf, &args.file)) };
     let perf = perf.transpose().map_err(|error| {
         let code = error.start().map_or(1, exit_code_of);
@@ -118,12 +119,14 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
         stitch_lbr: false,
     };
-    let names = Names::new(SampledKernel::Running, Layout::Perf7_2).without_kernel();
+    let names =
+        Names::new(SampledKernel::Running, Layout::Perf7_2, notices::all()).without_kernel();
     let verifier = Verifier::new(perf, names, args.list);
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     // A recording whose sections cannot be read says nothing of its time.
     let origin = Origin::read(&mut reader).unwrap_or_default();
     let files = RecordedFiles::new(build_ids).of_origin(&origin);
+    let files = files.with_notices(notices::all());
     let (verifier, ended) = print(&mut reader, options, files, call_stacks, verifier);
     let (comparison, perf) = verifier.finish(version);
     let mut out = coloured::stdout();

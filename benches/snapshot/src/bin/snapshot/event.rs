@@ -2,12 +2,12 @@
 
 use std::io;
 
-use unwind_cli::perf_event::{EventRing, PerfEvent};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{
     AttrFlags, BranchSampleType, Endian, EventFormat, ReadFormat, SampleType,
 };
 use unwind_perf::ring::RingReader;
+use unwind_profile::engine::perf_event::{EventRing, PerfEvent};
 
 use crate::error::Error;
 

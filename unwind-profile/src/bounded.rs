@@ -1,0 +1,109 @@
+//! Recordings read and written with little memory: what fuzz targets call.
+
+use std::path::Path;
+
+use crate::collected::grouping::By;
+use crate::collected::labels::Labels;
+use crate::collected::reading::{Reading, read_from};
+use crate::collected::source_lines::SourceLines;
+use crate::collected::time_line::Detail;
+use crate::collected::view::View;
+use crate::formats::format::Format;
+use crate::formats::{difference, write};
+use crate::recording::reader::PerfReader;
+
+/// How recordings are read with little memory, for bounds.
+const BOUNDED: Reading<'_> = Reading {
+    event: None,
+    by: By::Process,
+    off_cpu: true,
+    trust_fp: false,
+    memory: 1 << 20,
+    names_kernel: false,
+    keeps_lines: true,
+    debug_info: None,
+    shows_inlined: false,
+    detail: Detail::OfTimes(1 << 10),
+    is_compared: false,
+    keeps_gaps_apart: false,
+    notices: None,
+    progress: None,
+};
+
+/// Reads a recording and reports it in each format with little memory. Returns the lengths of
+/// all outputs in bytes, or `None` if it is no recording.
+#[must_use]
+pub fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
+    let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
+    let read = read_from(&mut reader, BOUNDED).ok()?;
+    let mut lengths = Vec::new();
+    for event in &read.events {
+        let view = View {
+            title: "-",
+            profile: &event.profile,
+            time_line: &event.time_line,
+            ledger: &event.ledger,
+            labels: &Labels::default(),
+            lines: &SourceLines::default(),
+        };
+        for &format in Format::ALL {
+            let mut out = Vec::new();
+            write(format, &view, 40, BOUNDED.memory, &mut out).ok()?;
+            lengths.push(out.len());
+        }
+        let counts: Vec<u64> = event.profile.nodes.iter().map(|node| node.own).collect();
+        let recordings = [&counts[..]];
+        let side = event.side("-", &recordings);
+        // Another target writes all of them.
+        let of_difference = [
+            Format::Text,
+            #[cfg(feature = "html")]
+            Format::Html,
+        ];
+        for format in of_difference {
+            let mut out = Vec::new();
+            difference::write(&mut out, format, &[side, side], 40, BOUNDED.memory).ok()?;
+            lengths.push(out.len());
+        }
+    }
+    Some(lengths)
+}
+
+fn formats_of_differences() -> impl Iterator<Item = &'static Format> {
+    Format::ALL.iter().filter(|format| format.is_of_difference())
+}
+
+/// Reads two recordings and writes their difference in each format, with little memory. Returns
+/// the lengths of all outputs in bytes, or `None` if one of them is no recording.
+#[must_use]
+pub fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
+    let (by, off_cpu, keeps_lines, is_compared) = (By::Thread, false, false, true);
+    let reading = Reading { by, off_cpu, keeps_lines, is_compared, ..BOUNDED };
+    let read =
+        |bytes: &[u8]| read_from(&mut PerfReader::from_bytes(bytes.to_vec()).ok()?, reading).ok();
+    let reads = [read(before)?, read(after)?];
+    let [first, second] = reads.each_ref().map(|read| read.events.first());
+    let events = [first?, second?];
+    let recordings =
+        events.map(|event| event.counts(Path::new("-")).into_iter().collect::<Vec<_>>());
+    let ([event_before, event_after], [of_before, of_after]) = (events, &recordings);
+    let sides = [event_before.side("-", of_before), event_after.side("-", of_after)];
+    let mut lengths = Vec::new();
+    for &format in formats_of_differences() {
+        let mut out = Vec::new();
+        difference::write(&mut out, format, &sides, 40, BOUNDED.memory).ok()?;
+        lengths.push(out.len());
+    }
+    Some(lengths)
+}
+
+/// How many bytes the records of a recording have together.
+#[must_use]
+pub fn records_len(bytes: &[u8]) -> usize {
+    let Ok(mut reader) = PerfReader::from_bytes(bytes.to_vec()) else { return 0 };
+    let mut len = 0_usize;
+    while let Ok(true) = reader.read() {
+        len = len.saturating_add(reader.record().map_or(0, |record| record.bytes().len()));
+    }
+    len
+}

@@ -1,0 +1,385 @@
+//! From samples to the profile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use unwind_perf::record::Misc;
+use unwind_target::Notices;
+
+use crate::collected::call_tree::{CallTree, Frame};
+use crate::collected::grouping::{By, Cgroups};
+use crate::collected::inlined::CodeFrames;
+use crate::collected::line_samples::LineSamples;
+use crate::collected::side::compared_file;
+use crate::collected::time_line::{TimeLine, Timed};
+use crate::collected::waits::{WaitCounts, cpu_time};
+use crate::mapped::files::RecordedFile;
+use crate::mapped::kernel::SampledKernel;
+use crate::mapped::layout::Layout;
+use crate::mapped::names::{Mode, Names};
+use crate::recording::events::Events;
+use crate::recording::held::Held;
+use crate::walks::found_by::FoundBy;
+use crate::walks::found_frames::FoundFrames;
+use crate::walks::shown::{ChainEnd, Link, Printer, Shown};
+use crate::walks::walk::WalkedStack;
+
+/// What became of the samples of a recording, as far as it can be told from them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) samples: u64,
+    pub(crate) complete: u64,
+    pub(crate) incomplete: BTreeMap<String, u64>,
+    /// Samples without a user part.
+    pub(crate) kernel_only: u64,
+    pub(crate) unmatched: u64,
+    /// User parts that were not checked: those that the kernel found by frame pointers.
+    pub(crate) unchecked: u64,
+}
+
+/// Which samples are not complete, by time and thread.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    /// Why stacks are not complete, by the time and the thread of the sample.
+    pub(crate) incomplete: HashMap<(u64, u32), String>,
+    /// Whether all others are.
+    pub(crate) others_are_complete: bool,
+}
+
+/// What a stack is called that reaches the outermost frame by a guess.
+const GAP: &str = "gap";
+
+/// How many places in files are kept with their frames.
+const MAX_KEPT: usize = 1 << 18;
+
+/// What is known of the code at an address.
+#[derive(Clone, Copy, Debug)]
+struct Code {
+    /// Its frame, if there was room for it.
+    frame: Option<usize>,
+    /// How its caller is found.
+    caller_found: FoundBy,
+}
+
+/// Puts samples together.
+#[derive(Debug)]
+pub struct Collector {
+    pub(crate) profile: CallTree,
+    pub(crate) time_line: TimeLine,
+    pub(crate) seen: Seen,
+    pub(crate) waits: WaitCounts,
+    by: By,
+    /// Whether stacks with gaps stand apart from others.
+    pub(crate) keeps_gaps_apart: bool,
+    /// Whether files have the names by which those of two recordings are compared.
+    pub(crate) is_compared: bool,
+    /// What is added to the times of samples.
+    pub(crate) time_shift: i64,
+    /// About how many bytes a profile takes.
+    room: usize,
+    cgroups: Cgroups,
+    names: Names,
+    /// What the recording says of its own stacks.
+    marks: Option<Marks>,
+    pub(crate) found_frames: Option<Rc<FoundFrames>>,
+    /// By file and link-time address; the files, so that no other has their place in memory.
+    codes: HashMap<(usize, u64), Code, RandomState>,
+    files: HashMap<usize, Arc<RecordedFile>, RandomState>,
+    /// Where in the program samples were taken, if that is kept.
+    pub(crate) line_samples: Option<LineSamples>,
+    /// The file and the link-time address of the innermost frame, if it is the program's.
+    innermost: Option<(Arc<RecordedFile>, u64)>,
+    /// The stack of the sample, the innermost frame first.
+    stack: Vec<(Option<usize>, FoundBy)>,
+    /// Frames in which others may be inlined, if that is asked for.
+    pub(crate) code_frames: Option<CodeFrames>,
+}
+
+impl Collector {
+    /// The profile takes about `room` bytes.
+    pub fn new(names: Names, by: By, room: usize) -> Self {
+        Self {
+            profile: CallTree::with_room(room),
+            time_line: TimeLine::default(),
+            seen: Seen::default(),
+            waits: WaitCounts::default(),
+            by,
+            keeps_gaps_apart: false,
+            is_compared: false,
+            time_shift: 0,
+            room,
+            cgroups: Cgroups::default(),
+            names,
+            marks: None,
+            found_frames: None,
+            codes: HashMap::default(),
+            files: HashMap::default(),
+            line_samples: None,
+            innermost: None,
+            stack: Vec::new(),
+            code_frames: None,
+        }
+    }
+
+    /// Continues with the samples of another recording. Each has its own names; one whose stacks were
+    /// walked when it was made says by `marks` which are not complete.
+    pub(crate) fn begin(
+        &mut self,
+        names: Names,
+        marks: Option<Marks>,
+        found_frames: Option<FoundFrames>,
+    ) {
+        (self.names, self.marks) = (names, marks);
+        self.found_frames = found_frames.map(Rc::new);
+        self.cgroups = Cgroups::default();
+        self.forget_codes();
+    }
+
+    /// Forgets the code of a recording, whose files are others in the next.
+    pub(crate) fn forget_codes(&mut self) {
+        self.codes.clear();
+        self.files.clear();
+    }
+
+    /// One like this without samples, for one of `count` events.
+    pub(crate) fn another(&self, count: usize) -> Self {
+        let names = Names::new(SampledKernel::Running, Layout::Perf7_2, &Notices::default());
+        let room = self.room.checked_div(count).unwrap_or(self.room);
+        let mut another = Self::new(names, self.by, room);
+        another.time_line = self.time_line.another();
+        another.waits.are_shown = self.waits.are_shown;
+        another.keeps_gaps_apart = self.keeps_gaps_apart;
+        another.is_compared = self.is_compared;
+        another.time_shift = self.time_shift;
+        another.line_samples = self.line_samples.as_ref().map(|_| LineSamples::default());
+        another.code_frames = self.code_frames.as_ref().map(CodeFrames::another);
+        another
+    }
+
+    /// Gives another one what is a recording's, not an event's.
+    pub(crate) fn lend(&mut self, other: &mut Self) {
+        mem::swap(&mut self.names, &mut other.names);
+        mem::swap(&mut self.marks, &mut other.marks);
+        mem::swap(&mut self.found_frames, &mut other.found_frames);
+        mem::swap(&mut self.cgroups, &mut other.cgroups);
+    }
+
+    /// Hands out what was put together, and begins anew.
+    pub fn take_profile(&mut self) -> CallTree {
+        self.time_line = TimeLine::default();
+        // They have the places of frames.
+        self.forget_codes();
+        self.names.read_jit_maps_again();
+        mem::replace(&mut self.profile, CallTree::with_room(self.room))
+    }
+
+    /// Why a sample's stack is not complete, if that is known, and counts it.
+    fn class(
+        &mut self,
+        shown: &Shown,
+        walked: Option<&WalkedStack>,
+        has_user: bool,
+    ) -> Option<String> {
+        let seen = &mut self.seen;
+        let count = |place: &mut u64| *place = place.saturating_add(1);
+        count(&mut seen.samples);
+        let key = (shown.held.time, shown.held.task.tid);
+        let reason = match (shown.end, walked, &mut self.marks) {
+            (ChainEnd::Unmatched(_), ..) => {
+                count(&mut seen.unmatched);
+                return Some("unmatched".to_owned());
+            }
+            (_, Some(walked), _) => walked.incomplete().map(str::to_owned),
+            (_, None, Some(marks)) if marks.incomplete.contains_key(&key) => {
+                marks.incomplete.remove(&key)
+            }
+            _ if !has_user => {
+                count(&mut seen.kernel_only);
+                return None;
+            }
+            (_, None, Some(Marks { others_are_complete: true, .. })) => None,
+            (_, None, _) => {
+                count(&mut seen.unchecked);
+                return None;
+            }
+        };
+        match &reason {
+            Some(reason) => count(seen.incomplete.entry(reason.clone()).or_default()),
+            None => count(&mut seen.complete),
+        }
+        reason
+    }
+
+    /// What is known of the code at an address.
+    fn code(&mut self, shown: &Shown, addr: u64, mode: Mode) -> Code {
+        let (range, is_user) = match mode {
+            Mode::User => (shown.space.find(addr), true),
+            Mode::Kernel => (shown.kernel.find(addr), false),
+            Mode::Other => (None, false),
+        };
+        let in_file = match range {
+            Some(range) if is_user => range.link_time(addr),
+            Some(_) => Some(addr),
+            None => None,
+        };
+        let key = range.zip(in_file).map(|(range, addr)| (Arc::as_ptr(&range.file).addr(), addr));
+        if let Some(code) = key.and_then(|key| self.codes.get(&key)) {
+            return *code;
+        }
+        let place = self.names.place(addr, mode, &shown.space, &shown.kernel);
+        let name = place.function.as_ref().map(|(name, _)| &**name);
+        let compared = place.file.as_ref().filter(|_| self.is_compared).map(compared_file);
+        let file = compared.as_ref().or(place.file.as_ref());
+        let frame = Frame::new(name, file, mode == Mode::Kernel);
+        let in_file = range.filter(|_| is_user).zip(in_file);
+        let frame = match (in_file, &mut self.code_frames) {
+            (Some((range, addr)), Some(code_frames)) => {
+                code_frames.place(&mut self.profile, &range.file, addr, frame)
+            }
+            _ => self.profile.frame(frame),
+        };
+        // Of other recordings the walk itself tells it.
+        let is_asked =
+            is_user && self.marks.as_ref().is_some_and(|marks| marks.others_are_complete);
+        let caller_found =
+            if is_asked { FoundBy::of_callee(range, addr) } else { FoundBy::Unchecked };
+        let code = Code { frame, caller_found };
+        if let Some((key, range)) = key.zip(range) {
+            if self.codes.len() >= MAX_KEPT {
+                self.codes.clear();
+                self.files.clear();
+            }
+            self.codes.insert(key, code);
+            self.files.entry(key.0).or_insert_with(|| Arc::clone(&range.file));
+        }
+        code
+    }
+
+    fn push(&mut self, shown: &Shown, addr: u64, mode: Mode, found: FoundBy) -> Code {
+        if self.stack.is_empty() {
+            let range = (mode == Mode::User && self.line_samples.is_some())
+                .then(|| shown.space.find(addr))
+                .flatten();
+            self.innermost =
+                range.and_then(|range| Some((Arc::clone(&range.file), range.link_time(addr)?)));
+        }
+        let code = self.code(shown, addr, mode);
+        self.stack.push((code.frame, found));
+        code
+    }
+
+    /// Marks the places of the stack before which callers may be missing: it reaches the outermost
+    /// frame, so it stands where others do. Returns whether they are known.
+    fn mark_gaps(&mut self) -> bool {
+        if self.keeps_gaps_apart || !self.stack.iter().any(|&(_, found)| found == FoundBy::Guess) {
+            return false;
+        }
+        let mark = self.profile.frame(Frame::note("[callers may be missing]"));
+        let mut marked = Vec::with_capacity(self.stack.len().saturating_add(1));
+        for (frame, found) in self.stack.drain(..) {
+            // The innermost frame is first: the mark is called by the one that was guessed.
+            marked.extend((found == FoundBy::Guess).then_some((mark, FoundBy::Nothing)));
+            marked.push((frame, found));
+        }
+        self.stack = marked;
+        true
+    }
+
+    /// Makes the stack of a sample. Returns whether it has a user part.
+    fn stack_of(&mut self, shown: &Shown, walked: Option<&WalkedStack>) -> bool {
+        self.stack.clear();
+        self.innermost = None;
+        // Where a part begins is where the CPU was; all others are where calls return to.
+        let (mut part, mut has_user) = (None, false);
+        let mut next_found = FoundBy::Sampled;
+        let recorded = self.found_frames.clone();
+        let recorded = recorded.as_ref().map(|found| found.of_sample(shown.held.number));
+        let mut recorded = recorded.into_iter().flatten();
+        let count = shown.links().count();
+        for (at, link) in shown.links().enumerate() {
+            let Link::Ip(ip, mode) = link else { continue };
+            let is_first = part.replace(mode) != Some(mode);
+            has_user |= mode == Mode::User;
+            let addr = if is_first { ip } else { ip.wrapping_sub(1) };
+            let found = match (mode, shown.source_of_link(at, count)) {
+                (Mode::Kernel | Mode::Other, _) => FoundBy::Kernel,
+                (Mode::User, Some(source)) => FoundBy::of_source(source),
+                (Mode::User, None) => match recorded.next() {
+                    Some(found) => found,
+                    None if is_first => FoundBy::Sampled,
+                    None => next_found,
+                },
+            };
+            next_found = self.push(shown, addr, mode, found).caller_found;
+        }
+        for frame in walked.iter().flat_map(|walked| &walked.frames) {
+            has_user = true;
+            self.push(shown, frame.call, Mode::User, FoundBy::of_walked(frame));
+        }
+        if self.stack.is_empty()
+            && let Some(ip) = shown.held.ip()
+        {
+            let mode = Mode::of_sample(shown.misc());
+            let is_user = mode == Mode::User;
+            has_user |= is_user;
+            let found = if is_user { FoundBy::Sampled } else { FoundBy::Kernel };
+            self.push(shown, ip, mode, found);
+        }
+        has_user
+    }
+}
+
+impl Printer for Collector {
+    fn print(
+        &mut self,
+        events: &Events,
+        shown: &Shown,
+        walked: Option<&WalkedStack>,
+    ) -> io::Result<()> {
+        if !shown.is_sample() {
+            return Ok(());
+        }
+        let has_user = self.stack_of(shown, walked);
+        let is_of_user = shown.misc().cpu_mode() == Misc::USER;
+        let reason = self.class(shown, walked, has_user || is_of_user);
+        let wait = self.waits.count(events, shown);
+        if wait == Some(0) {
+            return Ok(());
+        }
+        let innermost = self.stack.first().and_then(|&(frame, _)| frame);
+        if let (Some(lines), Some((file, addr)), Some(frame), None) =
+            (&mut self.line_samples, &self.innermost, innermost, wait)
+        {
+            lines.add(file, *addr, frame, 1);
+        }
+        let innermost = innermost.and_then(|place| self.profile.frames.get(place));
+        let root = self.by.root(shown, &self.cgroups, innermost);
+        let root = self.profile.frame(root);
+        let reason = reason.filter(|reason| !(reason == GAP && self.mark_gaps()));
+        let why = reason
+            .map(|reason| self.profile.frame(Frame::note(&format!("[incomplete: {reason}]"))));
+        let outer = why.into_iter().chain([root]).map(|frame| (frame, FoundBy::Nothing));
+        let waits = wait.map(|_| (self.profile.frame(Frame::note("[off CPU]")), FoundBy::Nothing));
+        let stack = outer.chain(self.stack.iter().rev().copied()).chain(waits);
+        if let Some(node) = self.profile.add(stack, wait.unwrap_or(1)) {
+            let Held { time, task, .. } = *shown.held;
+            let time = time.saturating_add_signed(self.time_shift);
+            let name = shown.comm.escaped().to_string();
+            let cpu_time = if wait.is_some() { 0 } else { cpu_time(events, shown) };
+            let task = (task.pid, task.tid);
+            let sample = Timed { time, task, name: &name, node, cpu_time };
+            self.time_line.add(sample, &self.profile.nodes);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, _: usize) {}
+
+    fn learn(&mut self, held: &Held) {
+        self.cgroups.take(held);
+    }
+}

@@ -1,0 +1,20 @@
+//! The stacks of recordings, put together.
+
+pub mod by_event;
+pub mod call_tree;
+pub mod chance;
+pub mod collector;
+pub mod comparison;
+pub mod debug_info;
+pub mod expansion;
+pub mod grouping;
+pub mod inlined;
+pub mod labels;
+pub mod line_samples;
+pub mod reading;
+pub mod side;
+pub mod source_lines;
+pub mod spread;
+pub mod time_line;
+pub mod view;
+pub mod waits;

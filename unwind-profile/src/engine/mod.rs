@@ -1,0 +1,246 @@
+//! What takes samples: an engine of the kernel's.
+
+pub mod attrs;
+pub mod caller_signals;
+pub mod copy_size;
+pub mod depths;
+pub mod drained;
+pub mod existing;
+pub mod held_child;
+pub mod perf_engine;
+pub mod perf_event;
+pub mod requested;
+pub mod sampling;
+pub mod subject;
+pub mod trim;
+
+use std::io;
+use std::time::Duration;
+
+use unwind_perf::event_attr::EventAttr;
+use unwind_perf::record::RecordHeader;
+use unwind_perf::ring::RingRecord;
+
+use crate::engine::requested::TracepointError;
+
+/// An event whose samples an engine takes.
+#[derive(Clone, Debug)]
+pub struct SampledEvent {
+    pub(crate) attr: EventAttr,
+    /// The ids of its copies; none are needed where there is one event.
+    pub(crate) ids: Vec<u64>,
+    /// Its name, where it is not the one that the attr has.
+    pub(crate) name: Option<String>,
+}
+
+/// The name of the event whose samples are taken when a CPU switches away from a thread. A
+/// sample's period is the time until the thread runs again, in nanoseconds.
+pub(crate) const OFF_CPU: &str = "offcpu-time";
+
+/// Takes samples of programs and hands out records in the layout of perf's rings.
+///
+/// What follows it (walks, names, ledger, files) knows no more of an engine than this.
+pub trait Engine: Send {
+    /// The events whose samples it takes. All records have the layout of the first.
+    fn events(&self) -> Vec<SampledEvent>;
+
+    /// Waits until there is much to read, or for `time`.
+    fn wait(&self, time: Duration);
+
+    /// Hands out all records that there are. Each stays where the engine has it until `take`
+    /// has copied what is wanted of it.
+    fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found;
+
+    /// Has samples have copies of stacks of the size at this place from now on, of the sizes in
+    /// [`Sampling`](crate::engine::sampling::Sampling). Returns whether they have: the kernel may refuse.
+    fn copy(&mut self, size: usize) -> bool;
+
+    /// Takes no more samples. What was taken can still be drained.
+    fn stop(&mut self);
+
+    /// How many records the kernel counts as lost, if it counts.
+    fn lost(&self) -> Option<u64>;
+
+    /// The CPU time of all that samples are taken of, if the kernel counts that.
+    fn cpu_time(&self) -> Option<CpuTime>;
+}
+
+/// A record where an engine has it.
+pub trait StoredRecord {
+    /// Its header.
+    fn header(&self) -> RecordHeader;
+
+    /// Fills `out` with its bytes from the one numbered `from` on, as far as it has some.
+    fn copy(&self, from: usize, out: &mut [u8]);
+}
+
+impl StoredRecord for RingRecord<'_> {
+    fn header(&self) -> RecordHeader {
+        self.header()
+    }
+
+    fn copy(&self, from: usize, out: &mut [u8]) {
+        self.copy(from, out);
+    }
+}
+
+/// What was found when records were handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Bytes that were skipped since they were no records.
+    pub(crate) skipped: u64,
+    /// How full the fullest of what holds the records was, in percent.
+    pub(crate) percent: u64,
+}
+
+/// CPU time in nanoseconds, by the kernel's count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// All of it.
+    pub(crate) running: u64,
+    /// That in which samples were taken; in the rest the kernel had stopped them.
+    pub(crate) sampled: u64,
+}
+
+impl CpuTime {
+    /// What came after `before`.
+    pub(crate) const fn since(self, before: Self) -> Self {
+        Self {
+            running: self.running.saturating_sub(before.running),
+            sampled: self.sampled.saturating_sub(before.sampled),
+        }
+    }
+}
+
+/// What samples lack that are taken all the same.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Shortfall {
+    /// Rings are smaller than was asked for, as this user may not lock more memory.
+    #[error("rings of {kib} KiB: see kernel.perf_event_mlock_kb for larger ones")]
+    SmallRings {
+        /// The size of each in KiB.
+        kib: usize,
+    },
+    /// Copies of stacks have one size.
+    #[error(
+        "copies of stacks have one size, also where more would be needed: events for other sizes \
+         would be more files than may be open; raise their limit (ulimit -n)"
+    )]
+    OneSize,
+    /// Stacks have no part of the kernel.
+    #[error(
+        "without the kernel's part of stacks: {error}; it needs root, the capability CAP_PERFMON, \
+         or for programs of one's own a kernel.perf_event_paranoid of 1 or less"
+    )]
+    NoKernel {
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// Why samples cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The kernel lets no event be opened.
+    #[error("the kernel lets no sampling event be opened: {error}{}", advice(error))]
+    Open {
+        #[source]
+        error: io::Error,
+    },
+    /// The same, of whatever CPUs execute.
+    #[error(
+        "the kernel lets no sampling event be opened: {error}; all processes together need root, \
+         the capability CAP_PERFMON, or a kernel.perf_event_paranoid of 0 or less; a command or \
+         --pid of one's own does without"
+    )]
+    OpenAll {
+        #[source]
+        error: io::Error,
+    },
+    /// The same, of a process.
+    #[error(
+        "the kernel lets no sampling event be opened: {error}; a process of another user, or one \
+         that has changed its user, needs root or the capability CAP_PERFMON"
+    )]
+    OpenProcess {
+        #[source]
+        error: io::Error,
+    },
+    /// An event that was asked for.
+    #[error("{name} cannot be recorded: {error}{}", event_advice(error, *is_of_hardware))]
+    Event {
+        name: String,
+        is_of_hardware: bool,
+        #[source]
+        error: io::Error,
+    },
+    /// A tracepoint that was asked for.
+    #[error(transparent)]
+    Tracepoint(#[from] TracepointError),
+    /// The kernel does not take the filter.
+    #[error(
+        "{name}: the kernel does not take the filter: {error}; its fields are in the file `format` \
+         of the event in tracefs"
+    )]
+    Filter {
+        name: String,
+        #[source]
+        error: io::Error,
+    },
+    /// A thread's switches cannot be sampled.
+    #[error(
+        "--off-cpu needs samples of the kernel: root, the capability CAP_PERFMON, or for \
+         programs of one's own a kernel.perf_event_paranoid of 1 or less"
+    )]
+    OffCpu,
+    /// The kernel does not walk stacks later.
+    #[error(
+        "this kernel does not walk user stacks for samples when a thread returns to user code \
+         (Linux does from 6.19 on); without --deferred stacks are copied and walked by tables"
+    )]
+    Deferral,
+    /// The ring cannot be mapped.
+    #[error("a ring of {bytes} bytes cannot be mapped: {error}{}", ring_advice(error))]
+    Map {
+        bytes: usize,
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// What to do about an event that was asked for.
+fn event_advice(error: &io::Error, is_of_hardware: bool) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) if is_of_hardware => {
+            "; this machine has no such counter of the CPU, as virtual machines often have none, or not \
+             with these modes; `-e cpu-clock` takes samples by a timer"
+        }
+        _ => advice(error),
+    }
+}
+
+/// What to do about it.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; it needs root, the capability CAP_PERFMON, or for programs of one's own a \
+             kernel.perf_event_paranoid of 2 or less"
+        }
+        _ if error.raw_os_error() == Some(libc::EMFILE) => {
+            "; each thread has several events on each CPU: raise the limit of open files \
+             (ulimit -n)"
+        }
+        _ => "",
+    }
+}
+
+fn ring_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; see kernel.perf_event_mlock_kb, or leave --ring-kib out"
+        }
+        _ => "",
+    }
+}

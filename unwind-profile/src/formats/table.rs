@@ -1,0 +1,40 @@
+//! Functions by the time that they take, as text.
+
+use std::cmp::Reverse;
+use std::io::{self, Write};
+
+use crate::collected::call_tree::{CallTree, FrameKind};
+
+/// Writes the `top` functions that most samples were taken in, and what else samples end in.
+pub(crate) fn write(out: &mut impl Write, profile: &CallTree, top: usize) -> io::Result<()> {
+    let all = profile.samples();
+    let mut rows: Vec<_> = profile
+        .frames
+        .iter()
+        .zip(profile.totals())
+        // Samples that end in no function, as waits do, are a part of the whole.
+        .filter(|(frame, total)| frame.kind != FrameKind::Note || total.own > 0)
+        .collect();
+    rows.sort_by_key(|(frame, total)| (Reverse((total.own, total.all)), &frame.name));
+    writeln!(out, "    self   total  function")?;
+    for (frame, total) in rows.iter().take(top) {
+        let (own, total) = (percent(total.own, all), percent(total.all, all));
+        let file = match (&frame.file, frame.kind) {
+            (_, FrameKind::Kernel) => " (kernel)".to_owned(),
+            (Some(file), _) => format!(" ({file})"),
+            (None, _) => String::new(),
+        };
+        writeln!(out, "{own:>6} % {total:>5} %  {}{file}", frame.name)?;
+    }
+    match rows.len().saturating_sub(top) {
+        0 => Ok(()),
+        more => writeln!(out, "{:>17}  {more} more; see --top", ""),
+    }
+}
+
+/// A share of a hundred, with one digit after the point.
+#[must_use]
+pub fn percent(count: u64, all: u64) -> String {
+    let tenths = u128::from(count).saturating_mul(1000).checked_div(all.into()).unwrap_or(0);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}

@@ -1,0 +1,290 @@
+//! What code is where in each process of a recording, as its records so far say.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+
+use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
+use unwind_target::Untrusted;
+use unwind_target::jit::jit_dump::JitDump;
+use unwind_target::jit::jit_maps::{MAX_PARENTS, Maker};
+use unwind_target::target::processes::Processes;
+
+use crate::mapped::files::{RecordedFile, RecordedFiles};
+use crate::mapped::moved_text::{MovedText, MovedTexts};
+use crate::mapped::ranges::{Range, Ranges};
+use crate::recording::held::{Held, Meaning};
+
+/// The process that mappings of the kernel itself are said to be of.
+const KERNEL: u32 = u32::MAX;
+
+/// Of how many processes at a time such files are read: each is open.
+const MAX_JIT_DUMPS: usize = 64;
+
+/// The address spaces of all processes, and that of the kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Spaces {
+    processes: HashMap<u32, Space>,
+    kernel: Space,
+    files: RecordedFiles,
+    /// What compilers tell of their code, by process.
+    jit_dumps: HashMap<u32, (Untrusted, JitDump)>,
+    /// The newest generation of any space.
+    generation: u64,
+    moved: MovedTexts,
+    /// Makes the priorities of ranges, which a recording cannot foresee.
+    random: RandomState,
+}
+
+impl Spaces {
+    /// Spaces of a recording that knows these build ids, by the names of files.
+    pub(crate) fn new(files: RecordedFiles) -> Self {
+        let moved = MovedTexts::new(files.notices().clone());
+        Self { files, moved, ..Self::default() }
+    }
+
+    /// All files that were mapped so far.
+    pub(crate) const fn files(&self) -> &RecordedFiles {
+        &self.files
+    }
+
+    /// Takes note of the files that the frames of a stack are in.
+    pub(crate) fn note_stack(&self, task: Task, stack: &[u64]) {
+        let Some(space) = self.processes.get(&task.pid) else { return };
+        stack
+            .iter()
+            .filter_map(|&addr| space.find(addr))
+            .for_each(|range| range.file.note_sample());
+    }
+
+    /// Learns from a record of a mapping, a fork or an exec.
+    pub(crate) fn take(&mut self, held: &Held) {
+        let Some(record) = held.record() else {
+            return;
+        };
+        match record.kind() {
+            RecordType::MMAP | RecordType::MMAP2 => {
+                if let Ok(mapping) = Mapping::decode(&record, held.format) {
+                    let is_kernel = record.header().misc.cpu_mode() == Misc::KERNEL;
+                    self.map(&mapping, is_kernel || mapping.task.pid == KERNEL, held.time);
+                }
+            }
+            RecordType::FORK => {
+                if let Ok(fork) = Lifecycle::decode(&record, held.format) {
+                    self.fork(fork.parent, fork.task, held.time);
+                }
+            }
+            RecordType::COMM if held.meaning == Meaning::Exec => {
+                if let Ok(comm) = Comm::decode(&record, held.format) {
+                    self.processes.remove(&comm.task.pid);
+                    self.jit_dumps.remove(&comm.task.pid);
+                    self.moved.forget(comm.task.pid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn map(&mut self, mapping: &Mapping<'_>, is_kernel: bool, time: u64) {
+        let Some(end) = mapping.addr.checked_add(mapping.len).filter(|_| mapping.len != 0) else {
+            return;
+        };
+        if !is_kernel && self.jit_dumps.len() < MAX_JIT_DUMPS {
+            self.find_dump(mapping);
+        }
+        let range = Range {
+            start: mapping.addr,
+            end,
+            offset: mapping.offset,
+            executable: mapping.executable,
+            file: self.files.file(mapping, time),
+        };
+        let priority = self.random.hash_one(range.start);
+        let space = match is_kernel {
+            true => &mut self.kernel,
+            false => self.processes.entry(mapping.task.pid).or_default(),
+        };
+        if space.ranges.has(&range) {
+            // Nothing changes, and rows that are kept stay.
+            return;
+        }
+        let is_code = |range: &Range| range.file.has_code();
+        if is_code(&range) || space.ranges.any_in(range.start, range.end, &is_code) {
+            self.generation = self.generation.saturating_add(1);
+            space.generation = self.generation;
+        }
+        let (is_memory, executable) = (range.file.is_memory(), range.executable);
+        if range.executable && range.file.path().is_some() {
+            space.texts = space.texts.with(range.clone(), priority);
+        }
+        space.ranges = space.ranges.with(range, priority);
+        if is_memory && executable && !is_kernel {
+            let proof = (self.files.proof(), self.files.processes());
+            let range = mapping.addr..end;
+            let texts = space.texts.clone();
+            let found = self.moved.find(proof, &texts, mapping.task, &range, time);
+            self.put(mapping.task.pid, found);
+        }
+    }
+
+    /// Puts code that was moved to memory in the place of that.
+    fn put(&mut self, process: u32, found: Vec<Range>) {
+        if found.is_empty() {
+            return;
+        }
+        self.generation = self.generation.saturating_add(1);
+        let space = self.processes.entry(process).or_default();
+        space.generation = self.generation;
+        for range in found {
+            let priority = self.random.hash_one(range.start);
+            space.ranges = space.ranges.with(range, priority);
+        }
+    }
+
+    /// The code that was found to be moved to memory since the last call, by its bytes.
+    pub(crate) fn take_moved(&mut self) -> Vec<MovedText> {
+        self.moved.take()
+    }
+
+    /// A new process has what the one that started it had. A new thread has its process's.
+    fn fork(&mut self, parent: Task, child: Task, time: u64) {
+        if parent.pid != child.pid {
+            self.read_dump(parent.pid, time);
+            let space = self.processes.get(&parent.pid).cloned().unwrap_or_default();
+            let parents = [parent.pid].into_iter().chain(space.parents.iter().copied());
+            let parents = parents.take(MAX_PARENTS).collect();
+            self.processes.insert(child.pid, Space { parents, ..space });
+        }
+    }
+
+    /// Takes note of a file that a compiler tells its code in.
+    fn find_dump(&mut self, mapping: &Mapping<'_>) {
+        let process = mapping.task.pid;
+        if !self.jit_dumps.contains_key(&process)
+            && let Some(dump) =
+                JitDump::open(mapping.name, process, self.files.processes(), self.files.notices())
+        {
+            self.jit_dumps.insert(process, (Untrusted::from(mapping.name), dump));
+        }
+    }
+
+    /// Maps the code that a compiler has told up to a time, as if it was in files.
+    fn read_dump(&mut self, process: u32, time: u64) {
+        let Some((name, dump)) = self.jit_dumps.get_mut(&process) else { return };
+        let space = self.processes.entry(process).or_default();
+        let (generation, random) = (&mut self.generation, &self.random);
+        dump.read_to(time, |code| {
+            let (start, end) = (code.start, code.end);
+            let file = Arc::new(RecordedFile::of_jit(name.clone(), code));
+            let range = Range { start, end, offset: start, executable: true, file };
+            *generation = generation.saturating_add(1);
+            space.generation = *generation;
+            space.ranges = space.ranges.with(range, random.hash_one(start));
+        });
+    }
+
+    /// What a process has at a time, up to which all records were taken.
+    pub(crate) fn of(&mut self, task: Task, time: u64) -> Space {
+        self.read_dump(task.pid, time);
+        if self.moved.is_waiting() {
+            let texts = self.processes.get(&task.pid).map(|space| space.texts.clone());
+            let found = self.moved.find_again(&texts.unwrap_or_default(), task, time);
+            self.put(task.pid, found);
+        }
+        let space = self.processes.get(&task.pid).cloned().unwrap_or_default();
+        Space { process: task.pid, processes: self.files.processes(), ..space }
+    }
+
+    /// Takes note of the release of the kernel.
+    pub(crate) fn learn_release(&mut self, told: Option<&Untrusted>) {
+        self.kernel.release = told.cloned().map(Arc::new);
+    }
+
+    /// What the kernel has now.
+    pub(crate) fn of_kernel(&self) -> Space {
+        self.kernel.clone()
+    }
+}
+
+/// What is mapped in one process at one time. Cloning costs nothing that grows with it.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// The process, of a sample's space.
+    pub(crate) process: u32,
+    /// What is known of that.
+    pub(crate) processes: Processes,
+    /// The processes whose code it has, as it came from them without an exec; the last one first.
+    pub(crate) parents: Arc<[u32]>,
+    pub ranges: Ranges,
+    /// Where code of files was mapped, also if memory without a file has taken its place.
+    pub(crate) texts: Ranges,
+    /// The release of the kernel, of its own space, where a record has said it.
+    pub(crate) release: Option<Arc<Untrusted>>,
+    /// A number that no space has in which tables say anything else of any code; 0 if
+    /// they say nothing.
+    pub(crate) generation: u64,
+}
+
+impl Space {
+    /// The process, as one that has made code.
+    pub(crate) fn maker(&self) -> Maker<'_> {
+        Maker { process: self.process, parents: &self.parents, processes: self.processes }
+    }
+
+    /// The range that holds an address.
+    #[must_use]
+    pub fn find(&self, addr: u64) -> Option<&Range> {
+        self.ranges.find(addr)
+    }
+
+    /// The first range that `is_wanted`.
+    pub(crate) fn find_range(&self, is_wanted: &impl Fn(&Range) -> bool) -> Option<&Range> {
+        self.ranges.find_range(is_wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generation_changes_with_the_ranges_and_not_else() {
+        let mut spaces = Spaces::default();
+        let task = |pid| Task { pid, tid: pid };
+        let map = |spaces: &mut Spaces, pid, name| {
+            let mapping = Mapping::of_code(task(pid), 0x1000..0x3000, name);
+            spaces.map(&mapping, false, 0);
+            spaces.of(task(pid), 0).generation
+        };
+        assert_eq!(spaces.of(task(1), 0).generation, 0);
+        let first = map(&mut spaces, 1, b"/a");
+        assert_ne!(first, 0);
+        assert_eq!(map(&mut spaces, 1, b"/a"), first, "it is there");
+        spaces.fork(task(1), task(2), 0);
+        assert_eq!(spaces.of(task(2), 0).generation, first, "a child has the same");
+        let second = map(&mut spaces, 2, b"/b");
+        let third = map(&mut spaces, 1, b"/b");
+        assert!(![0, first].contains(&second) && ![0, first, second].contains(&third));
+        assert_eq!(map(&mut spaces, 2, b"/b"), second);
+        assert!(![0, first, second, third].contains(&map(&mut spaces, 2, b"/a")));
+        assert_eq!(spaces.of(task(1), 0).generation, third, "what another process maps");
+    }
+
+    #[test]
+    fn memory_without_code_changes_the_generation_only_where_code_was() {
+        let mut spaces = Spaces::default();
+        let task = Task { pid: 1, tid: 1 };
+        let map = |spaces: &mut Spaces, range, name| {
+            spaces.map(&Mapping::of_code(task, range, name), false, 0);
+            spaces.of(task, 0).generation
+        };
+        let first = map(&mut spaces, 0x1000..0x3000, b"/a");
+        assert_eq!(map(&mut spaces, 0x3000..0x9000, b"//anon"), first);
+        assert_eq!(map(&mut spaces, 0x4000..0x5000, b"[heap]"), first);
+        assert_eq!(map(&mut spaces, 0x800..0x1000, b"//anon"), first);
+        assert!(spaces.of(task, 0).find(0x4000).is_some(), "it is mapped all the same");
+        let second = map(&mut spaces, 0x2000..0x4000, b"//anon");
+        assert_ne!(second, first);
+        assert_ne!(map(&mut spaces, 0x4000..0x5000, b"/b"), second);
+    }
+}

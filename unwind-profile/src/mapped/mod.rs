@@ -1,0 +1,15 @@
+//! What was mapped where while samples were taken, and what its code is called.
+
+pub mod address_spaces;
+pub mod files;
+pub mod generated_code;
+pub mod kernel;
+pub mod layout;
+pub mod moved_text;
+pub mod names;
+pub mod origin;
+pub mod probed_returns;
+pub mod ranges;
+pub mod recorded_tables;
+pub mod running_code;
+pub mod text_proof;

@@ -1,0 +1,537 @@
+//! Recordings that were read, and what can be written of them.
+
+use std::cmp::Reverse;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+#[cfg(feature = "otlp")]
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+use unwind_target::counted::counted;
+use unwind_target::untrusted::escaped;
+use unwind_target::{DebugFiles, LineReader, Notices, Untrusted};
+
+use crate::collected::call_tree::FrameKind;
+use crate::collected::debug_info::DebugInfo;
+use crate::collected::grouping::By;
+use crate::collected::labels::Labels;
+use crate::collected::reading::{
+    Ended, EventRead, Read, Reading, ReadingError, SeveralEvents, read,
+};
+use crate::collected::source_lines::SourceLines;
+use crate::collected::view::View;
+use crate::formats;
+use crate::formats::format::Format;
+use crate::output_file::write_file;
+use crate::recording::reader::ReadProgress;
+use crate::session::ledger::Ledger;
+
+/// How recordings are read.
+///
+/// ```
+/// use unwind_profile::{By, Format, ProfileOptions};
+///
+/// let options = ProfileOptions::new(Format::Folded).by(By::Thread).memory(64 << 20);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ProfileOptions {
+    format: Format,
+    title: Option<String>,
+    event: Option<Untrusted>,
+    by: By,
+    off_cpu: bool,
+    trusts_frame_pointers: bool,
+    memory: usize,
+    debug_info: DebugInfo,
+    shows_inlined: bool,
+    has_sources: bool,
+    keeps_gaps_apart: bool,
+    host: Option<Untrusted>,
+    release: Option<Untrusted>,
+    notices: Notices,
+    progress: Option<Arc<dyn ReadProgress>>,
+}
+
+impl ProfileOptions {
+    /// Keeps what this format shows: of lines and of the course of time the formats have more or less. A
+    /// profile can be written in other formats, too, with what there is then.
+    pub fn new(format: Format) -> Self {
+        Self {
+            format,
+            title: None,
+            event: None,
+            by: By::Name,
+            off_cpu: false,
+            trusts_frame_pointers: false,
+            memory: 256 << 20,
+            debug_info: DebugInfo::default(),
+            shows_inlined: true,
+            has_sources: true,
+            keeps_gaps_apart: false,
+            host: None,
+            release: None,
+            notices: Notices::default(),
+            progress: None,
+        }
+    }
+
+    /// Reads the samples of one event alone, by its name, such as `page-faults`.
+    pub fn event(self, name: impl Into<Untrusted>) -> Self {
+        Self { event: Some(name.into()), ..self }
+    }
+
+    /// What stacks are put together under. Without it the names of threads.
+    pub fn by(self, by: By) -> Self {
+        Self { by, ..self }
+    }
+
+    /// Whether waits are shown, of a recording that has them. A wait counts as many samples as its thread
+    /// would have had if it had run meanwhile.
+    pub fn off_cpu(self, off_cpu: bool) -> Self {
+        Self { off_cpu, ..self }
+    }
+
+    /// Whether all code without a table is known to keep frame pointers.
+    pub fn trust_frame_pointers(self, trusts: bool) -> Self {
+        Self { trusts_frame_pointers: trusts, ..self }
+    }
+
+    /// About how many bytes to hold at most, of records and of stacks each. Without it 256 MiB.
+    pub fn memory(self, bytes: usize) -> Self {
+        Self { memory: bytes, ..self }
+    }
+
+    /// Where what was stripped off files is looked for.
+    pub fn debug_files(mut self, files: DebugFiles) -> Self {
+        self.debug_info.files = files;
+        self
+    }
+
+    /// Who reads lines and inlined functions. Without it this process, which is for files that are trusted.
+    pub fn lines(mut self, reader: LineReader) -> Self {
+        self.debug_info.lines = reader;
+        self
+    }
+
+    /// Whether functions that compilers have inlined have frames of their own. They have without it.
+    pub fn inlined(self, shows_inlined: bool) -> Self {
+        Self { shows_inlined, ..self }
+    }
+
+    /// Whether pages have the text of source files beside the numbers of lines. They have without it.
+    pub fn sources(self, has_sources: bool) -> Self {
+        Self { has_sources, ..self }
+    }
+
+    /// Whether stacks with gaps stand apart, below `[incomplete: gap]`.
+    pub fn gaps_apart(self, keeps_gaps_apart: bool) -> Self {
+        Self { keeps_gaps_apart, ..self }
+    }
+
+    /// The machine that was recorded, for formats that are sent or put together with others. Without it as the
+    /// recording says.
+    pub fn host(self, name: impl Into<Untrusted>) -> Self {
+        Self { host: Some(name.into()), ..self }
+    }
+
+    /// What was recorded, such as its version, for the same formats.
+    pub fn release(self, name: impl Into<Untrusted>) -> Self {
+        Self { release: Some(name.into()), ..self }
+    }
+
+    /// Has these tell once what is to be known of the files that samples are of.
+    pub fn notices(self, notices: Notices) -> Self {
+        Self { notices, ..self }
+    }
+
+    /// Has this told how far the reading is.
+    pub fn progress(self, progress: Arc<dyn ReadProgress>) -> Self {
+        Self { progress: Some(progress), ..self }
+    }
+
+    /// Reads a recording: a `perf.data` of `unwind record`, of this library or of perf.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadingError`] if it is no recording. One that is damaged is read as far as it goes, which
+    /// [`Profile::ended`] says.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Profile, ReadingError> {
+        self.open_all(&[path])
+    }
+
+    /// Reads recordings, which are put together, such as the parts of one. Those that cannot be read are left
+    /// out, which [`Profile::ended`] says.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadingError`] if none is one, or none has the event that was asked for.
+    pub fn open_all<P: AsRef<Path>>(&self, paths: &[P]) -> Result<Profile, ReadingError> {
+        let mut read = read(paths, self.reading(false))?;
+        let lines = read.events.iter_mut().map(|event| self.lines_of(event)).collect();
+        let title = self.title.clone().unwrap_or_else(|| title(paths));
+        let titles = read.events.iter().map(|event| title_of_event(&title, &read, event)).collect();
+        let labels = self.labels(&read, paths);
+        Ok(Profile { read, lines, titles, labels, memory: self.memory })
+    }
+
+    /// What tells once what is to be known.
+    pub(crate) const fn told_to(&self) -> &Notices {
+        &self.notices
+    }
+
+    /// What pictures are called. Without it by the file.
+    pub fn title(self, title: impl Into<String>) -> Self {
+        Self { title: Some(title.into()), ..self }
+    }
+
+    /// The same with a title, if it has none.
+    pub(crate) fn titled(self, title: &str) -> Self {
+        let title = self.title.unwrap_or_else(|| title.to_owned());
+        Self { title: Some(title), ..self }
+    }
+
+    /// How recordings are read that are compared, or not.
+    pub(crate) fn reading(&self, is_compared: bool) -> Reading<'_> {
+        Reading {
+            event: self.event.as_ref(),
+            by: self.by,
+            off_cpu: self.off_cpu,
+            trust_fp: self.trusts_frame_pointers,
+            memory: self.memory,
+            names_kernel: true,
+            keeps_lines: self.format.has_lines() && !is_compared,
+            debug_info: Some(&self.debug_info),
+            shows_inlined: self.shows_inlined,
+            detail: self.format.detail(),
+            is_compared,
+            keeps_gaps_apart: self.keeps_gaps_apart,
+            notices: Some(&self.notices),
+            progress: self.progress.as_ref(),
+        }
+    }
+
+    fn lines_of(&self, event: &mut EventRead) -> SourceLines {
+        let lines = event.line_samples.take().map(|samples| {
+            let frames = &event.profile.frames;
+            SourceLines::find(samples, frames, &self.debug_info, self.has_sources)
+        });
+        lines.unwrap_or_default()
+    }
+
+    /// What tells a recording in these files from others.
+    fn labels<P: AsRef<Path>>(&self, read: &Read, files: &[P]) -> Labels {
+        // Standard input has no file.
+        let modified = |file: &P| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
+        let written = files.first().and_then(modified).unwrap_or_else(SystemTime::now);
+        Labels::new(&read.origin, written, self.host.clone(), self.release.clone())
+    }
+}
+
+/// The stacks of a recording, or of several together, and what became of their samples.
+///
+/// ```no_run
+/// use unwind_profile::{Format, Profile};
+///
+/// let profile = Profile::open("perf.data")?;
+/// for function in profile.functions().iter().take(10) {
+///     println!("{:6} {:6} {}", function.own, function.total, function.name);
+/// }
+/// println!("{}", profile.ledger());
+/// profile.save(Format::Folded, "stacks.folded")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Profile {
+    read: Read,
+    lines: Vec<SourceLines>,
+    titles: Vec<String>,
+    labels: Labels,
+    memory: usize,
+}
+
+/// How much time a function has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionTime {
+    /// Its name, to be shown as it is; `[unknown]` and the like where it has none.
+    pub name: String,
+    /// The file that it is in, to be shown as it is, if that is known.
+    pub file: Option<String>,
+    /// Whether it is the kernel's.
+    pub is_kernel: bool,
+    /// Samples in which it is the innermost function.
+    pub own: u64,
+    /// Samples in whose stacks it is.
+    pub total: u64,
+}
+
+/// Why a profile cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The format is of one event, and there are several.
+    #[error(transparent)]
+    SeveralEvents(#[from] SeveralEvents),
+    /// The output cannot be written to.
+    #[error("cannot write the profile: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// How many functions the text has at most.
+const TOP: usize = 40;
+
+impl Profile {
+    /// Reads a recording for all formats, with names as they usually are. [`ProfileOptions`] has other ways.
+    ///
+    /// # Errors
+    ///
+    /// As [`ProfileOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ReadingError> {
+        ProfileOptions::new(Format::DETAILED).open(path)
+    }
+
+    /// What became of the samples.
+    #[must_use]
+    pub const fn ledger(&self) -> &Ledger {
+        &self.read.ledger
+    }
+
+    /// The names of all events, and how many samples each has.
+    #[must_use]
+    pub fn events(&self) -> Vec<(Untrusted, u64)> {
+        self.read.event_list()
+    }
+
+    /// The functions of all samples, of the event with the most, that with the most time of its own first.
+    #[must_use]
+    pub fn functions(&self) -> Vec<FunctionTime> {
+        let largest = self.read.events.iter().max_by_key(|event| event.ledger.written);
+        let tree = largest.map(|event| &event.profile);
+        let of_tree = tree.into_iter().flat_map(|tree| tree.frames.iter().zip(tree.totals()));
+        let functions = of_tree.filter(|(frame, _)| frame.kind != FrameKind::Note);
+        let mut functions: Vec<_> = functions
+            .map(|(frame, total)| FunctionTime {
+                name: frame.name.clone(),
+                file: frame.file.clone(),
+                is_kernel: frame.kind == FrameKind::Kernel,
+                own: total.own,
+                total: total.all,
+            })
+            .collect();
+        functions.sort_by_key(|function| Reverse((function.own, function.total)));
+        functions
+    }
+
+    /// Writes it. Text has all events; the other formats are of one.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`] if there are several events, or `out` cannot be written to.
+    pub fn write(&self, format: Format, mut out: impl Write) -> Result<(), WriteError> {
+        if format != Format::Text {
+            self.only()?;
+        }
+        Ok(self.write_top(format, TOP, &mut out)?)
+    }
+
+    /// Writes it to a file, which takes its name once it is whole. A file that was there is replaced.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write); a file that was there is then as it was.
+    pub fn save(&self, format: Format, path: impl AsRef<Path>) -> Result<(), WriteError> {
+        if format != Format::Text {
+            self.only()?;
+        }
+        let write = |file: &File| self.write_top(format, TOP, &mut BufWriter::new(file));
+        Ok(write_file(path.as_ref(), write)?)
+    }
+
+    /// The same with at most `top` functions in text.
+    #[doc(hidden)]
+    pub fn write_top(&self, format: Format, top: usize, out: &mut dyn Write) -> io::Result<()> {
+        let views = self.views();
+        if let [view] = views.as_slice() {
+            return formats::write(format, view, top, self.memory, out);
+        }
+        let events = self.events();
+        writeln!(out, "{} events:\n   samples  event", events.len())?;
+        for (name, count) in &events {
+            writeln!(out, "{count:>10}  {}", name.escaped())?;
+        }
+        for (event, view) in self.read.events.iter().zip(&views) {
+            writeln!(out, "\n{}:", event.name.escaped())?;
+            formats::write(format, view, top, self.memory, out)?;
+        }
+        if self.read.ledger.lost > 0 {
+            let records = counted(self.read.ledger.lost, "record", "records");
+            writeln!(out, "\napart from these, lost in a ring, of any event: {records}")?;
+        }
+        out.flush()
+    }
+
+    /// Writes tables below a folder, which has those of many recordings.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    #[cfg(feature = "parquet")]
+    pub fn save_tables(&self, folder: impl AsRef<Path>) -> Result<(), WriteError> {
+        self.only()?;
+        for view in self.views() {
+            formats::parquet::write(folder.as_ref(), &view)?;
+        }
+        Ok(())
+    }
+
+    /// What a receiver of OpenTelemetry is sent: a profile for each event.
+    #[cfg(feature = "otlp")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn requests(&self) -> Vec<ExportProfilesServiceRequest> {
+        let request = |view: &View<'_>| formats::otlp::request(view, self.memory);
+        self.views().iter().map(request).collect()
+    }
+
+    /// What could not be found out, a line each: lines and inlined functions that could not be read.
+    pub fn problems(&self) -> impl Iterator<Item = &str> {
+        let of_lines = self.lines.iter().flat_map(|lines| &lines.problems);
+        self.read.problems.iter().chain(of_lines).map(String::as_str)
+    }
+
+    /// How the reading ended: what is missing, and whether the ledger adds up.
+    #[must_use]
+    pub fn ended(self) -> Ended {
+        self.read.end()
+    }
+
+    /// Whether there is one event.
+    ///
+    /// # Errors
+    ///
+    /// [`SeveralEvents`] if there are more.
+    #[doc(hidden)]
+    pub fn only(&self) -> Result<(), SeveralEvents> {
+        self.read.only().map(|_| ())
+    }
+
+    /// What the formats tell beside the samples.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn notes(&self) -> String {
+        self.views().iter().map(View::notes).collect()
+    }
+
+    fn views(&self) -> Vec<View<'_>> {
+        let events = self.read.events.iter().zip(&self.lines).zip(&self.titles);
+        let mut views = Vec::new();
+        for ((event, lines), title) in events {
+            let EventRead { profile, time_line, ledger, .. } = event;
+            views.push(View { title, profile, time_line, ledger, labels: &self.labels, lines });
+        }
+        views
+    }
+}
+
+/// What a picture of an event is called.
+fn title_of_event(title: &str, read: &Read, event: &EventRead) -> String {
+    match read.event_list().as_slice() {
+        [_] => title.to_owned(),
+        _ => format!("{title}: {}", event.name.escaped()),
+    }
+}
+
+/// What a picture is called.
+pub(crate) fn title<P: AsRef<Path>>(files: &[P]) -> String {
+    let name = |file: &P| escaped(file.as_ref()).to_string();
+    match files {
+        [] => String::new(),
+        [only] => name(only),
+        [first, others @ ..] => format!("{} and {} more", name(first), others.len()),
+    }
+}
+
+/// Recordings before and after beside each other: which functions take another share of the time, and which
+/// differences are no more than recordings of one program have.
+///
+/// ```no_run
+/// use unwind_profile::{Difference, Format, ProfileOptions};
+///
+/// let options = ProfileOptions::new(Format::Html);
+/// let difference = Difference::open(["before.data"], ["after.data"], &options)?;
+/// difference.write(Format::Html, std::fs::File::create("difference.html")?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Difference {
+    sides: [Read; 2],
+    paths: [Vec<PathBuf>; 2],
+    memory: usize,
+}
+
+impl Difference {
+    /// Reads both sides. Of several recordings a side, made in turn, those at the same place belong together:
+    /// they tell by how much runs of one program differ.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadingError`] if a side has no recording, or more than one event.
+    pub fn open<P: Into<PathBuf>>(
+        before: impl IntoIterator<Item = P>,
+        after: impl IntoIterator<Item = P>,
+        options: &ProfileOptions,
+    ) -> Result<Self, ReadingError> {
+        let before: Vec<PathBuf> = before.into_iter().map(Into::into).collect();
+        let after: Vec<PathBuf> = after.into_iter().map(Into::into).collect();
+        let reading = options.reading(true);
+        let sides = [read(&before, reading)?, read(&after, reading)?];
+        for side in &sides {
+            side.only()?;
+        }
+        Ok(Self { sides, paths: [before, after], memory: options.memory })
+    }
+
+    /// Writes it as [`Text`](Format::Text), `Folded`, `Svg` or `Html`.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`] if a difference is not written in this format, or `out` cannot be written to.
+    pub fn write(&self, format: Format, mut out: impl Write) -> Result<(), WriteError> {
+        self.write_top(format, TOP, &mut out)
+    }
+
+    /// The same with at most `top` functions in text.
+    #[doc(hidden)]
+    pub fn write_top(
+        &self,
+        format: Format,
+        top: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), WriteError> {
+        let [event_before, event_after] = [self.sides[0].only()?, self.sides[1].only()?];
+        let [before, after] = &self.paths;
+        // A pair of which one could not be read is none.
+        let pairs = before.iter().zip(after).filter_map(|(before, after)| {
+            Some((event_before.counts(before)?, event_after.counts(after)?))
+        });
+        let (of_before, of_after): (Vec<_>, Vec<_>) = pairs.unzip();
+        let [title_before, title_after] = self.paths.each_ref().map(|paths| title(paths));
+        let sides = [
+            event_before.side(&title_before, &of_before),
+            event_after.side(&title_after, &of_after),
+        ];
+        Ok(formats::difference::write(out, format, &sides, top, self.memory)?)
+    }
+
+    /// How the reading of both sides ended.
+    #[must_use]
+    pub fn ended(self) -> Ended {
+        let [mut before, after] = self.sides.map(Read::end);
+        before.warnings.extend(after.warnings);
+        before.errors.extend(after.errors);
+        before
+    }
+}

@@ -1,0 +1,299 @@
+//! Recording into a profile.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::unistd::gettid;
+use unwind_target::rows::frame_pointers::FramePointerRows;
+
+use crate::collected::reading::ReadingError;
+use crate::engine::caller_signals::CallerSignals;
+use crate::engine::existing::threads_of;
+use crate::engine::held_child::HeldChild;
+use crate::engine::requested::{NameError, Requested, parse};
+use crate::engine::sampling::{Copies, CopySizes, Often, RingSize, Sampling, UserStacks, Whom};
+use crate::engine::subject::Subject;
+use crate::formats::format::Format;
+use crate::profile::{Profile, ProfileOptions};
+use crate::session::recording::Form;
+use crate::session::rings::{NoProcess, RING, Span, check_exist};
+use crate::session::{Opened, Session, SessionError};
+
+/// Records where time is spent: a part of the own program, a command, or a process that runs.
+///
+/// Samples are taken by the kernel's clock or, where there is a PMU, by the CPU's cycles. They have copies of
+/// stacks, which are walked while the recording runs, by tables, also in code without frame pointers.
+///
+/// ```
+/// use unwind_profile::{Format, Recorder};
+///
+/// # fn work() -> u64 { (0..3_000_000_u64).map(std::hint::black_box).sum() }
+/// let (sum, profile) = Recorder::new().rate(4999).record(work)?;
+/// println!("{sum}, with {} samples", profile.ledger().written);
+/// profile.write(Format::Text, std::io::stdout())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Recorder {
+    rate: u32,
+    events: Vec<Requested>,
+    off_cpu: bool,
+    stack_bytes: Option<u32>,
+    has_all_threads: bool,
+    output: Option<PathBuf>,
+    options: ProfileOptions,
+}
+
+/// Why nothing is recorded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Samples cannot be taken, or the recording not be written.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// There is no file for the recording.
+    #[error("there is no file for the recording: {0}")]
+    NoFile(#[source] io::Error),
+    /// There is no such process.
+    #[error(transparent)]
+    NoProcess(#[from] NoProcess),
+    /// The command cannot be started.
+    #[error("the command cannot be started: {0}")]
+    Start(#[source] io::Error),
+    /// The recording cannot be read again.
+    #[error(transparent)]
+    Reading(#[from] ReadingError),
+    /// A thread has failed.
+    #[error("the thread that records has failed")]
+    Failed,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder {
+    /// 999 samples a second of CPU time, of cycles or the clock.
+    pub fn new() -> Self {
+        Self {
+            rate: 999,
+            events: Vec::new(),
+            off_cpu: false,
+            stack_bytes: None,
+            has_all_threads: false,
+            output: None,
+            options: ProfileOptions::new(Format::DETAILED),
+        }
+    }
+
+    /// Samples a second of CPU time, 1 to 50,000. The kernel takes fewer if its limits are lower.
+    pub fn rate(self, hertz: u32) -> Self {
+        Self { rate: hertz.clamp(1, 50_000), ..self }
+    }
+
+    /// Takes samples of an event, too, by perf's names: `page-faults`, `cycles:u`, `sched:sched_switch`.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`] if there is no event of this name.
+    pub fn event(mut self, name: &str) -> Result<Self, NameError> {
+        self.events.extend(parse(name)?);
+        Ok(self)
+    }
+
+    /// Whether it is recorded where threads wait, too. This takes samples of the kernel, for which one needs
+    /// rights; it is for one event.
+    pub fn off_cpu(self, off_cpu: bool) -> Self {
+        Self { off_cpu, options: self.options.off_cpu(off_cpu), ..self }
+    }
+
+    /// How many bytes of a stack are looked at, at most 65,528. Without it as many as make enough stacks
+    /// complete.
+    pub fn stack_bytes(self, bytes: u32) -> Self {
+        Self { stack_bytes: Some(bytes.clamp(8, 65_528) & !7), ..self }
+    }
+
+    /// Whether [`record`](Self::record) records all threads of this process. Without it those are the calling
+    /// thread and what that starts.
+    pub fn all_threads(self, has_all_threads: bool) -> Self {
+        Self { has_all_threads, ..self }
+    }
+
+    /// Keeps the recording in this file, a `perf.data` that perf reads. A file that was there is overwritten.
+    pub fn output(self, path: impl Into<PathBuf>) -> Self {
+        Self { output: Some(path.into()), ..self }
+    }
+
+    /// How the recording is made a profile.
+    pub fn options(self, options: ProfileOptions) -> Self {
+        Self { options: options.off_cpu(self.off_cpu), ..self }
+    }
+
+    /// Records this program while it runs `run`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError`]. If samples cannot be taken, `run` is not called.
+    pub fn record<T>(&self, run: impl FnOnce() -> T) -> Result<(T, Profile), RecordError> {
+        let caller = gettid().as_raw();
+        let ends = Arc::new(AtomicBool::new(false));
+        let (ready, is_ready) = channel();
+        thread::scope(|scope| {
+            // It is not a child of what is sampled, nor is any thread that it starts.
+            let recording = scope.spawn(|| {
+                let own = gettid().as_raw();
+                let process = i32::try_from(std::process::id()).unwrap_or(0);
+                let mut threads = match self.has_all_threads {
+                    true => threads_of(process),
+                    false => vec![caller],
+                };
+                threads.retain(|&thread| thread != own);
+                let subject = Subject::Processes(vec![process]);
+                let until = Until { ends: Arc::clone(&ends), time: None };
+                self.run(Whom::Threads(threads), subject, until, Some(ready), || Ok(()))
+            });
+            let value = match is_ready.recv() {
+                Ok(()) => {
+                    // The recording ends also if it panics.
+                    let _end = EndsWhenDropped(Arc::clone(&ends));
+                    Some(run())
+                }
+                Err(_) => None,
+            };
+            let recorded = recording.join().map_err(|_| RecordError::Failed)?;
+            let ((), profile) = recorded?;
+            value.map(|value| (value, profile)).ok_or(RecordError::Failed)
+        })
+    }
+
+    /// Starts a command and records it and what it starts, until it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError`].
+    pub fn command(&self, command: Command) -> Result<(ExitStatus, Profile), RecordError> {
+        let signals = CallerSignals::of_this_thread(false);
+        let held = HeldChild::start(command, signals).map_err(RecordError::Start)?;
+        let process = held.pid();
+        let subject = Subject::Processes(vec![process]);
+        let go = || held.go().map_err(RecordError::Start);
+        let until = Until::default();
+        let (mut child, profile) = self.run(Whom::Command(process), subject, until, None, go)?;
+        let status = child.wait().map_err(RecordError::Start)?;
+        Ok((status, profile))
+    }
+
+    /// Records a process that runs, and what it starts from now on, for a time or until it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError`].
+    pub fn process(&self, id: i32, time: Duration) -> Result<Profile, RecordError> {
+        check_exist(&[id])?;
+        let until = Until { time: Some(time), ..Until::default() };
+        let subject = Subject::Processes(vec![id]);
+        let ((), profile) =
+            self.run(Whom::Threads(threads_of(id)), subject, until, None, || Ok(()))?;
+        Ok(profile)
+    }
+
+    /// Records, and reads the recording. `begin` is called once samples are taken, after which `ready` is
+    /// told.
+    fn run<T>(
+        &self,
+        whom: Whom,
+        subject: Subject,
+        until: Until,
+        ready: Option<Sender<()>>,
+        begin: impl FnOnce() -> Result<T, RecordError>,
+    ) -> Result<(T, Profile), RecordError> {
+        let is_started = matches!(whom, Whom::Command(_));
+        let sampling = self.sampling(whom);
+        let opened = Opened::new(&sampling, self.rate)?;
+        let notices = self.options.told_to().clone();
+        opened.shortfalls.iter().for_each(|shortfall| notices.add(shortfall.to_string()));
+        let file = self.file().map_err(RecordError::NoFile)?;
+        let existing = match &subject {
+            Subject::Processes(processes) if !is_started => processes.clone(),
+            _ => Vec::new(),
+        };
+        let end = until.time.and_then(|time| Instant::now().checked_add(time));
+        let span = Span { subject, beside: None, ends: until.ends, until: end, every: None };
+        let form = Form {
+            keeps_stacks: false,
+            frame_pointers: FramePointerRows { is_trusted: false },
+            rate: self.rate,
+            is_compressed: true,
+        };
+        let mut session =
+            Session::begin(opened, &sampling, form, (&existing, span), (false, notices));
+        let begun = begin()?;
+        ready.into_iter().for_each(|ready| _ = ready.send(()));
+        if let Some(part) = session.next_part() {
+            session.write(file.try_clone().map_err(RecordError::NoFile)?, part)?;
+        }
+        session.finish().map_err(SessionError::from)?;
+        let profile = match &self.output {
+            Some(path) => self.options.open(path)?,
+            None => {
+                let options = self.options.clone().titled("recording");
+                options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))?
+            }
+        };
+        Ok((begun, profile))
+    }
+
+    fn sampling(&self, whom: Whom) -> Sampling {
+        let events = self.events.len().max(1).saturating_add(usize::from(self.off_cpu));
+        let sizes = match self.stack_bytes {
+            Some(bytes) => CopySizes::one(bytes),
+            None => CopySizes::several(&whom, events),
+        };
+        Sampling {
+            often: Often::Rate(self.rate),
+            events: self.events.clone(),
+            cpus: None,
+            user_stacks: UserStacks::Copied(Copies { sizes, with_chains: false }),
+            off_cpu: self.off_cpu,
+            ring: RingSize::AtMost(RING),
+            whom,
+        }
+    }
+
+    /// The file that the recording goes to: one without a name if it is not kept.
+    fn file(&self) -> io::Result<File> {
+        match &self.output {
+            Some(path) => {
+                File::options().create(true).truncate(true).read(true).write(true).open(path)
+            }
+            None => tempfile::tempfile(),
+        }
+    }
+}
+
+/// When a recording ends.
+#[derive(Debug, Default)]
+struct Until {
+    ends: Arc<AtomicBool>,
+    time: Option<Duration>,
+}
+
+/// Ends a recording when it is dropped.
+struct EndsWhenDropped(Arc<AtomicBool>);
+
+impl Drop for EndsWhenDropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

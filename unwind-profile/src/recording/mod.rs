@@ -1,0 +1,19 @@
+//! `perf.data` files: what is read of them, and what is written.
+
+pub mod build_ids;
+pub mod compression;
+pub mod decompress;
+pub mod error;
+pub mod event_desc;
+pub mod event_name;
+pub mod events;
+pub mod header;
+pub mod held;
+pub mod input;
+pub mod pipeline;
+pub mod pmu_caps;
+pub mod reader;
+pub mod record_bytes;
+pub mod record_file;
+pub mod stream;
+pub mod tool_record;

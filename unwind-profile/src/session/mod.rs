@@ -1,0 +1,168 @@
+//! A recording while it is made: rings, walks beside the programs, the ledger and the files.
+
+pub mod drain;
+pub mod keeper;
+pub mod ledger;
+pub mod off_cpu;
+pub mod parts;
+pub mod recording;
+pub mod rings;
+pub mod stream;
+pub mod told;
+
+use std::fs::File;
+use std::sync::mpsc::Receiver;
+
+use unwind_perf::record::Attr;
+use unwind_target::Notices;
+
+use crate::engine::copy_size::CopySize;
+use crate::engine::perf_engine::PerfEngine;
+use crate::engine::sampling::Sampling;
+use crate::engine::{Engine as _, EngineError, SampledEvent, Shortfall};
+use crate::recording::error::PerfError;
+use crate::session::keeper::Keeper;
+use crate::session::ledger::Ledger;
+use crate::session::parts::{DrainFailed, Part};
+use crate::session::recording::{Form, LedgerSection, Recording, names_of};
+use crate::session::rings::{Emptied, Span};
+use crate::session::stream::layout;
+
+/// Why a recording cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// Samples cannot be taken.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The file cannot be written.
+    #[error(transparent)]
+    File(#[from] PerfError),
+    /// The rings cannot be emptied.
+    #[error(transparent)]
+    Drain(#[from] DrainFailed),
+}
+
+/// Events that are open, and whose samples come once the [command](crate::engine::sampling::Whom::Command)
+/// starts or, of what runs, at once.
+#[derive(Debug)]
+pub struct Opened {
+    engine: PerfEngine,
+    attr: Attr,
+    copy_size: CopySize,
+    /// What samples lack.
+    pub shortfalls: Vec<Shortfall>,
+}
+
+impl Opened {
+    /// Opens events. `rate` is about how many samples a second there will be.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::Engine`] if the kernel refuses them.
+    pub fn new(sampling: &Sampling, rate: u32) -> Result<Self, SessionError> {
+        let mut engine = PerfEngine::open(sampling)?;
+        let attr = layout(&engine.events())?;
+        let copy_size = CopySize::new(sampling.user_stacks.sizes(), rate);
+        let shortfalls = engine.shortfalls(sampling);
+        Ok(Self { engine, attr, copy_size, shortfalls })
+    }
+
+    /// What learns how deep stacks turn out to be.
+    #[must_use]
+    pub const fn copy_size(&self) -> &CopySize {
+        &self.copy_size
+    }
+
+    /// Has a thread empty the rings. `existing` are the processes that were there before, of which records
+    /// tell first. Returns also where the parts of the recording come out.
+    #[must_use]
+    pub fn empty(self, existing: &[i32], span: Span) -> (Emptied, Receiver<Part>) {
+        Emptied::start(self.engine, self.attr, self.copy_size, existing, span)
+    }
+}
+
+/// A recording that is being made.
+#[derive(Debug)]
+pub struct Session {
+    emptied: Emptied,
+    parts: Receiver<Part>,
+    events: Vec<SampledEvent>,
+    form: Form,
+    copy_size: CopySize,
+    /// Keeps the files that have samples.
+    keeper: Option<Keeper>,
+    has_waits: bool,
+    /// Losses of earlier parts that records have not told of yet.
+    untold: u64,
+    notices: Notices,
+}
+
+impl Session {
+    /// Begins a recording of `sampling`, for which these events are open. With `keeps_files` the files that
+    /// have samples are kept by their build ids. `notices` tell what is to be known besides.
+    #[must_use]
+    pub fn begin(
+        opened: Opened,
+        sampling: &Sampling,
+        form: Form,
+        (existing, span): (&[i32], Span),
+        (keeps_files, notices): (bool, Notices),
+    ) -> Self {
+        let (events, copy_size) = (opened.engine.events(), opened.copy_size.clone());
+        let keeper = keeps_files.then(|| Keeper::start(notices.clone())).flatten();
+        let (emptied, parts) = opened.empty(existing, span);
+        let has_waits = sampling.off_cpu;
+        Self { emptied, parts, events, form, copy_size, keeper, has_waits, untold: 0, notices }
+    }
+
+    /// Waits for the next part to begin. `None` says that the recording is at its end.
+    pub fn next_part(&mut self) -> Option<Part> {
+        self.parts.recv().ok()
+    }
+
+    /// Has the stacks of a part walked, and writes its file until the part ends. Returns what became of its
+    /// samples.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::File`] and [`SessionError::Drain`].
+    pub fn write(&mut self, file: File, part: Part) -> Result<Ledger, SessionError> {
+        let (copy_size, notices) = (self.copy_size.clone(), self.notices.clone());
+        let mut recording = Recording::begin(file, &self.events, self.form, copy_size, notices)?;
+        let recorded = recording.write(part.reader, self.keeper.as_ref());
+        let drained = part.end.wait()?;
+        let mut recorded = recorded?;
+        // The kernel tells of losses when there is room again, which may be in the next part.
+        let told = recorded.told.lost;
+        recorded.told.lost = told.saturating_sub(self.untold);
+        let counted = self.untold.saturating_add(drained.lost.unwrap_or(told));
+        self.untold = counted.saturating_sub(told);
+        let unmatched = recorded.summary.merge.unmatched();
+        let ledger = Ledger {
+            off_cpu: self.has_waits.then_some(recorded.off_cpu),
+            ..Ledger::of(drained, &recorded.tally, unmatched, &recorded.told)
+        };
+        let ledger = ledger.with_cpu_time(drained.cpu_time, self.form.rate);
+        let names = names_of(&self.events);
+        let ledger = ledger.with_events(&names, Some(&drained), &recorded.tally);
+        let marks = recorded.tally.marks.into_iter().flatten();
+        let incomplete =
+            marks.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
+        let section = LedgerSection::new(ledger, incomplete);
+        recording.finish(&section)?;
+        recorded.summary.end?;
+        Ok(section.ledger)
+    }
+
+    /// Waits until all is done.
+    ///
+    /// # Errors
+    ///
+    /// [`DrainFailed`] if the rings could not be emptied.
+    pub fn finish(self) -> Result<(), DrainFailed> {
+        self.emptied.finish()?;
+        self.keeper.into_iter().for_each(Keeper::finish);
+        Ok(())
+    }
+}

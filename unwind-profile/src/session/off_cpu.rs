@@ -1,0 +1,206 @@
+//! How long threads wait: from the sample that is taken when a CPU switches away from one to
+//! the record that it runs again.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use unwind_perf::record::{Misc, RecordType};
+
+use crate::recording::held::Held;
+
+/// What is known of waiting in a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffCpu {
+    /// Waits with a sample, and how long they are together.
+    pub(crate) samples: u64,
+    pub(crate) nanoseconds: u64,
+    /// Waits whose sample was not taken, or was lost.
+    pub(crate) without_sample: u64,
+    pub(crate) nanoseconds_without_sample: u64,
+    /// Samples of waits whose end was not told: they stand for no time.
+    pub(crate) without_end: u64,
+}
+
+impl OffCpu {
+    /// The sum of two.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self {
+            samples: self.samples.saturating_add(other.samples),
+            nanoseconds: self.nanoseconds.saturating_add(other.nanoseconds),
+            without_sample: self.without_sample.saturating_add(other.without_sample),
+            nanoseconds_without_sample: self
+                .nanoseconds_without_sample
+                .saturating_add(other.nanoseconds_without_sample),
+            without_end: self.without_end.saturating_add(other.without_end),
+        }
+    }
+}
+
+/// The threads that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    /// By thread.
+    waiting: HashMap<u32, Wait>,
+    /// The latest time that was seen.
+    now: u64,
+    pub(crate) counts: OffCpu,
+}
+
+#[derive(Debug)]
+enum Wait {
+    /// Since its sample was taken.
+    Sampled(Held),
+    /// Since this time.
+    Unseen(u64),
+}
+
+impl Waits {
+    /// Takes the sample of a thread that a CPU switches away from. Returns the sample of its
+    /// last wait, if the end of that was not told.
+    pub(crate) fn sample(&mut self, held: Held) -> Option<Held> {
+        self.now = self.now.max(held.time);
+        match self.waiting.insert(held.task.tid, Wait::Sampled(held.apart())) {
+            Some(Wait::Sampled(last)) => {
+                self.counts.without_end = self.counts.without_end.saturating_add(1);
+                let time = last.time;
+                Some(last.with_time_and_period(time, 0))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes note of any other record. Returns the sample of a wait that ends by it, with the
+    /// time of its end and with its length as its period.
+    pub(crate) fn record(&mut self, held: &Held) -> Option<Held> {
+        self.now = self.now.max(held.time);
+        let header = held.record()?.header();
+        if !matches!(header.kind, RecordType::SWITCH | RecordType::SWITCH_CPU_WIDE) {
+            return None;
+        }
+        let thread = held.task.tid;
+        if header.misc.contains(Misc::SWITCH_OUT) {
+            self.waiting.entry(thread).or_insert(Wait::Unseen(held.time));
+            return None;
+        }
+        match self.waiting.remove(&thread)? {
+            Wait::Sampled(sample) => Some(self.end(sample, held.time)),
+            Wait::Unseen(since) => {
+                self.count_unseen(held.time.saturating_sub(since));
+                None
+            }
+        }
+    }
+
+    /// The samples of threads that wait at the end of the recording.
+    pub(crate) fn finish(&mut self) -> Vec<Held> {
+        let (now, waiting) = (self.now, std::mem::take(&mut self.waiting));
+        let mut samples = Vec::new();
+        for wait in waiting.into_values() {
+            match wait {
+                Wait::Sampled(sample) => samples.push(self.end(sample, now)),
+                Wait::Unseen(since) => self.count_unseen(now.saturating_sub(since)),
+            }
+        }
+        samples.sort_by_key(|sample| sample.task.tid);
+        samples
+    }
+
+    fn end(&mut self, sample: Held, time: u64) -> Held {
+        let length = time.saturating_sub(sample.time);
+        self.counts.samples = self.counts.samples.saturating_add(1);
+        self.counts.nanoseconds = self.counts.nanoseconds.saturating_add(length);
+        sample.with_time_and_period(time, length)
+    }
+
+    fn count_unseen(&mut self, length: u64) {
+        let counts = &mut self.counts;
+        counts.without_sample = counts.without_sample.saturating_add(1);
+        counts.nanoseconds_without_sample =
+            counts.nanoseconds_without_sample.saturating_add(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwind_perf::record::{AttrFlags, DeferredLayout, Endian, EventFormat, SampleType};
+
+    use super::*;
+
+    fn format() -> EventFormat {
+        let sample_type = SampleType::IDENTIFIER
+            | SampleType::IP
+            | SampleType::TID
+            | SampleType::TIME
+            | SampleType::CPU
+            | SampleType::PERIOD;
+        EventFormat { sample_type, flags: AttrFlags::SAMPLE_ID_ALL, ..EventFormat::default() }
+    }
+
+    fn held(kind: RecordType, misc: Misc, words: &[u64]) -> Held {
+        let mut bytes = kind.0.to_le_bytes().to_vec();
+        bytes.extend(misc.0.to_le_bytes());
+        bytes.extend(
+            u16::try_from(size_of_val(words)).unwrap().checked_add(8).unwrap().to_le_bytes(),
+        );
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        Held::new(bytes.into(), Endian::Little, 0, format(), DeferredLayout::of([])).unwrap()
+    }
+
+    fn task(thread: u64) -> u64 {
+        thread << 32 | 1
+    }
+
+    fn sample(thread: u64, time: u64) -> Held {
+        held(RecordType::SAMPLE, Misc::KERNEL, &[7, 0x1000, task(thread), time, 3, 1])
+    }
+
+    fn switch(thread: u64, time: u64, misc: Misc) -> Held {
+        held(RecordType::SWITCH, misc, &[task(thread), time, 3, 7])
+    }
+
+    const IN: Misc = Misc::UNKNOWN;
+    const OUT: Misc = Misc::SWITCH_OUT;
+
+    fn told(held: &Held) -> (u32, u64, Option<u64>, Option<u64>, Option<u32>) {
+        (held.task.tid, held.time, held.period(), held.ip(), held.cpu())
+    }
+
+    #[test]
+    fn d14_a_wait_lasts_from_its_sample_to_the_switch_back() {
+        let mut waits = Waits::default();
+        assert!(waits.sample(sample(5, 100)).is_none());
+        assert!(waits.record(&switch(5, 101, OUT)).is_none());
+        assert!(waits.record(&switch(6, 110, IN)).is_none());
+        let ended = waits.record(&switch(5, 160, IN)).unwrap();
+        assert_eq!(told(&ended), (5, 160, Some(60), Some(0x1000), Some(3)));
+        assert!(waits.record(&switch(5, 170, IN)).is_none());
+        let counts = OffCpu { samples: 1, nanoseconds: 60, ..OffCpu::default() };
+        assert_eq!(waits.counts, counts);
+    }
+
+    #[test]
+    fn d14_waits_without_a_sample_or_an_end_are_counted_apart() {
+        let mut waits = Waits::default();
+        waits.record(&switch(5, 100, OUT));
+        assert!(waits.record(&switch(5, 130, IN)).is_none());
+        assert!(waits.sample(sample(6, 140)).is_none());
+        let unended = waits.sample(sample(6, 150)).unwrap();
+        assert_eq!(told(&unended), (6, 140, Some(0), Some(0x1000), Some(3)));
+        waits.record(&switch(7, 180, OUT));
+        waits.record(&switch(8, 200, IN));
+        let last = waits.finish();
+        assert_eq!(
+            last.iter().map(told).collect::<Vec<_>>(),
+            [(6, 200, Some(50), Some(0x1000), Some(3))]
+        );
+        let counts = OffCpu {
+            samples: 1,
+            nanoseconds: 50,
+            without_sample: 2,
+            nanoseconds_without_sample: 50,
+            without_end: 1,
+        };
+        assert_eq!(waits.counts, counts);
+        assert!(waits.finish().is_empty());
+    }
+}
