@@ -242,7 +242,6 @@ impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         let exit_code = match &error {
             EngineError::OffCpu => 4,
-            EngineError::Deferral | EngineError::Filter { .. } => 1,
             EngineError::Tracepoint(error) => match error {
                 TracepointError::Unreadable { error, .. } => exit_code_of(error),
                 _ => 3,
@@ -256,6 +255,7 @@ impl From<EngineError> for Failure {
                 Some(libc::EPERM) => 4,
                 _ => exit_code_of(error),
             },
+            _ => 1,
         };
         Self::new(error, exit_code)
     }

@@ -12,6 +12,7 @@ use crate::walks::shown::Shown;
 /// By what stacks are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[non_exhaustive]
 pub enum By {
     /// The names of threads
     Name,

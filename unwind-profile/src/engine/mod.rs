@@ -142,6 +142,7 @@ pub enum Shortfall {
 
 /// Why samples cannot be taken.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// The kernel lets no event be opened.
     #[error("the kernel lets no sampling event be opened: {error}{}", advice(error))]

@@ -73,18 +73,23 @@ const NUMBERED: [(&str, u32, u64); 29] = [
 
 /// Why a name is none of an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NameError {
+    /// There is nothing.
     #[error("an event has no name")]
     Empty,
+    /// Events in braces, which perf counts as a group.
     #[error(
         "events in braces are not recorded as a group; name them one after the other, as in a,b"
     )]
     Group,
+    /// There is no event of this name.
     #[error(
         "there is no event {0}; events are those of perf: cpu-clock, page-faults, cycles and others, \
          rNNN in hexadecimal, and tracepoints and probes as GROUP:NAME"
     )]
     Unknown(String),
+    /// Modes after the colon that are none.
     #[error("{0}: after the colon there may be u, k, h, H, G, and p up to three times")]
     Modes(String),
 }
@@ -162,18 +167,33 @@ fn modes(name: &str, letters: &str) -> Result<AttrFlags, NameError> {
 
 /// Why a tracepoint cannot be recorded.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TracepointError {
+    /// tracefs is not mounted.
     #[error(
         "{name}: tracepoints are named in tracefs, which is not mounted: as root, `mount -t tracefs \
          none /sys/kernel/tracing`"
     )]
-    NotMounted { name: String },
+    NotMounted {
+        /// The tracepoint.
+        name: String,
+    },
+    /// There is no such tracepoint.
     #[error("there is no tracepoint or probe {name} in {}", escaped(folder))]
-    None { name: String, folder: PathBuf },
+    None {
+        /// Its name.
+        name: String,
+        /// Where it would be.
+        folder: PathBuf,
+    },
+    /// What describes it cannot be read.
     #[error("{name}: {} cannot be read: {error}", escaped(path))]
     Unreadable {
+        /// Its name.
         name: String,
+        /// What cannot be read.
         path: PathBuf,
+        /// Why not.
         #[source]
         error: io::Error,
     },

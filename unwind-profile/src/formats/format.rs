@@ -4,6 +4,7 @@ use crate::collected::time_line::{Detail, USUAL_CELLS};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[non_exhaustive]
 pub enum Format {
     /// A table of functions, and the ledger
     Text,

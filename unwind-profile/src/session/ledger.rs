@@ -19,6 +19,7 @@ const SCHEMA: u32 = 1;
 /// one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
+    /// The version of the JSON: it rises when a field changes its meaning or goes.
     pub schema: u32,
     /// Samples that came out of the rings.
     pub written: u64,
@@ -62,15 +63,23 @@ pub struct Ledger {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventLedger {
     /// Its name, as it is shown.
-    pub(crate) event: String,
-    pub(crate) written: u64,
-    pub(crate) complete: u64,
-    pub(crate) incomplete: BTreeMap<String, u64>,
-    pub(crate) kernel_only: u64,
-    pub(crate) unmatched: u64,
-    pub(crate) unchecked: u64,
-    pub(crate) damaged: u64,
-    pub(crate) dropped: u64,
+    pub event: String,
+    /// Samples that came out of the rings.
+    pub written: u64,
+    /// Stacks whose last frame is the outermost one, with no gap before it.
+    pub complete: u64,
+    /// Other stacks, by the reason why they are not complete.
+    pub incomplete: BTreeMap<String, u64>,
+    /// Samples of threads that have no user part.
+    pub kernel_only: u64,
+    /// Samples whose user part did not come.
+    pub unmatched: u64,
+    /// Samples whose user part was not checked.
+    pub unchecked: u64,
+    /// Samples whose fields cannot be told apart.
+    pub damaged: u64,
+    /// Samples that came when too many others waited to be walked.
+    pub dropped: u64,
 }
 
 impl EventLedger {
@@ -120,11 +129,12 @@ impl EventLedger {
 /// The CPU time of all that was recorded, by the kernel's count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeOfSamples {
-    pub(crate) nanoseconds: u64,
+    /// All of it.
+    pub nanoseconds: u64,
     /// About how many samples there would be more if all of it had been sampled: a process or a
     /// thread that ends before its first sample has none, and a timer that is late takes one for
     /// several. Those of throttled spans are not in it.
-    pub(crate) samples_missing_estimated: u64,
+    pub samples_missing_estimated: u64,
 }
 
 /// The sums of a ledger do not come out.
@@ -285,7 +295,7 @@ impl Ledger {
 
     /// How many samples each class has, of which `complete` is there always, and for those that
     /// are not complete why.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, Option<&str>, u64)> {
+    pub fn classes(&self) -> impl Iterator<Item = (&'static str, Option<&str>, u64)> {
         let incomplete = self.incomplete.iter();
         let incomplete = incomplete.map(|(why, &count)| ("incomplete", Some(why.as_str()), count));
         let others = [

@@ -11,14 +11,16 @@ use crate::recording::held::Held;
 /// What is known of waiting in a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffCpu {
-    /// Waits with a sample, and how long they are together.
-    pub(crate) samples: u64,
-    pub(crate) nanoseconds: u64,
+    /// Waits with a sample.
+    pub samples: u64,
+    /// How long these are together.
+    pub nanoseconds: u64,
     /// Waits whose sample was not taken, or was lost.
-    pub(crate) without_sample: u64,
-    pub(crate) nanoseconds_without_sample: u64,
+    pub without_sample: u64,
+    /// How long these are together.
+    pub nanoseconds_without_sample: u64,
     /// Samples of waits whose end was not told: they stand for no time.
-    pub(crate) without_end: u64,
+    pub without_end: u64,
 }
 
 impl OffCpu {

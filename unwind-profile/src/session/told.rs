@@ -10,10 +10,12 @@ use crate::recording::held::Held;
 /// Spans in which the kernel took no samples, since there were too many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throttled {
+    /// How many there were.
     pub spans: u64,
+    /// How long they were together.
     pub nanoseconds: u64,
     /// About how many samples would have been taken.
-    pub(crate) samples_estimated: u64,
+    pub samples_estimated: u64,
 }
 
 impl Throttled {
