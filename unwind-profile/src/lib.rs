@@ -13,7 +13,7 @@
 //! println!("{letters} letters");
 //! # #[cfg(feature = "svg")]
 //! profile.write(Format::Svg, std::fs::File::create("/tmp/words.svg")?)?;
-//! println!("{}", profile.ledger());
+//! print!("{}", profile.ledger());
 //! # std::fs::remove_file("/tmp/words.svg").ok();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -61,10 +61,16 @@
 //! - Recordings may be crafted: nothing panics by them, and memory, time and output are bounded. Lines are an
 //!   exception: unless told otherwise this process reads the DWARF of files by a library without such bounds. For
 //!   files that are not trusted have [another process](ProfileOptions::lines) do it, or do
-//!   [without](ProfileOptions::inlined).
-//! - Names of functions and files come from outside. In [`FunctionTime`] and all formats they have escapes and may be
+//!   [without inlined functions](ProfileOptions::inlined) in other formats than HTML.
+//! - Names of functions and files come from outside. In [`FunctionSamples`] and all formats they have escapes and may be
 //!   shown as they are.
 //! - Nothing is printed. Files and processes are held as long as the values that the caller has.
+//!
+//! # Features
+//!
+//! All are on unless [`default-features`](https://doc.rust-lang.org/cargo/reference/features.html) are off: `firefox`,
+//! `html`, `otlp`, `parquet`, `pprof` and `svg`, a [`Format`] each. Without them there are text, folded stacks and those
+//! for speedscope, and half of the crates. `clap` makes [`Format`] and [`By`] values of options.
 //!
 //! # Rights and costs
 //!
@@ -112,10 +118,10 @@ pub mod walks;
 
 pub use crate::collected::grouping::By;
 pub use crate::collected::reading::{Ended, MissingSamples, ReadingError, SeveralEvents};
+pub use crate::engine::EngineError;
 pub use crate::engine::requested::{NameError as EventNameError, TracepointError};
-pub use crate::engine::{EngineError, Shortfall};
 pub use crate::formats::format::Format;
-pub use crate::profile::{Difference, FunctionTime, Profile, ProfileOptions, WriteError};
+pub use crate::profile::{Difference, FunctionSamples, Profile, ProfileOptions, WriteError};
 pub use crate::recorder::{RecordError, Recorder};
 pub use crate::recording::error::{Fault as RecordFault, PerfError, RecordingError};
 pub use crate::recording::reader::ReadProgress;
@@ -126,3 +132,4 @@ pub use crate::session::parts::DrainFailed;
 pub use crate::session::rings::NoProcess;
 pub use crate::session::told::Throttled;
 pub use crate::walks::chosen_event::NoEvent;
+pub use unwind_target::{DebugFiles, DebugServers, LineReader, NoServers, Notices, Untrusted};

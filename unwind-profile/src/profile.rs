@@ -13,7 +13,7 @@ use unwind_target::counted::counted;
 use unwind_target::untrusted::escaped;
 use unwind_target::{DebugFiles, LineReader, Notices, Untrusted};
 
-use crate::collected::call_tree::FrameKind;
+use crate::collected::call_tree::{CallTree, FrameKind};
 use crate::collected::debug_info::DebugInfo;
 use crate::collected::grouping::By;
 use crate::collected::labels::Labels;
@@ -57,8 +57,8 @@ pub struct ProfileOptions {
 }
 
 impl ProfileOptions {
-    /// Keeps what this format shows: of lines and of the course of time the formats have more or less. A
-    /// profile can be written in other formats, too, with what there is then.
+    /// Keeps what this format shows. [`Format::Html`] has the most: lines of the source and the course of time. A
+    /// profile can be written in other formats, too, with what was kept.
     pub fn new(format: Format) -> Self {
         Self {
             format,
@@ -90,7 +90,7 @@ impl ProfileOptions {
     }
 
     /// Whether waits are shown, of a recording that has them. A wait counts as many samples as its thread
-    /// would have had if it had run meanwhile.
+    /// would have had if it had run meanwhile. They are not without it.
     pub fn off_cpu(self, off_cpu: bool) -> Self {
         Self { off_cpu, ..self }
     }
@@ -111,7 +111,9 @@ impl ProfileOptions {
         self
     }
 
-    /// Who reads lines and inlined functions. Without it this process, which is for files that are trusted.
+    /// Who reads the DWARF of files, which has lines and inlined functions. Without it this process, which is for
+    /// files that are trusted. No DWARF is read of profiles [without inlined functions](Self::inlined) for formats
+    /// other than [`Format::Html`].
     pub fn lines(mut self, reader: LineReader) -> Self {
         self.debug_info.lines = reader;
         self
@@ -143,12 +145,13 @@ impl ProfileOptions {
         Self { release: Some(name.into()), ..self }
     }
 
-    /// Has these tell once what is to be known of the files that samples are of.
+    /// Where it is told, once each, what is to be known of files and rights: which functions have no names and why,
+    /// what samples lack.
     pub fn notices(self, notices: Notices) -> Self {
         Self { notices, ..self }
     }
 
-    /// Has this told how far the reading is.
+    /// What is told how far the reading is.
     pub fn progress(self, progress: Arc<dyn ReadProgress>) -> Self {
         Self { progress: Some(progress), ..self }
     }
@@ -253,9 +256,9 @@ pub struct Profile {
     memory: usize,
 }
 
-/// How much time a function has taken.
+/// In how many samples a function is: its share of [`Profile::samples`] is its share of the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionTime {
+pub struct FunctionSamples {
     /// Its name, to be shown as it is; `[unknown]` and the like where it has none.
     pub name: String,
     /// The file that it is in, to be shown as it is, if that is known.
@@ -264,7 +267,7 @@ pub struct FunctionTime {
     pub is_kernel: bool,
     /// Samples in which it is the innermost function.
     pub own: u64,
-    /// Samples in whose stacks it is.
+    /// Samples in whose stacks it is, anywhere.
     pub total: u64,
 }
 
@@ -278,13 +281,16 @@ pub enum WriteError {
     /// The output cannot be written to.
     #[error("cannot write the profile: {0}")]
     Output(#[from] io::Error),
+    /// The format is not written in this way.
+    #[error("{0}")]
+    OtherFormat(&'static str),
 }
 
 /// How many functions the text has at most.
 const TOP: usize = 40;
 
 impl Profile {
-    /// Reads a recording for all formats, with names as they usually are. [`ProfileOptions`] has other ways.
+    /// Reads a recording with all that formats show. [`ProfileOptions`] says otherwise.
     ///
     /// # Errors
     ///
@@ -305,15 +311,28 @@ impl Profile {
         self.read.event_list()
     }
 
-    /// The functions of all samples, of the event with the most, that with the most time of its own first.
+    /// The samples of the event with the most. Of a profile with waits they count as many as their threads would
+    /// have had if they had run.
     #[must_use]
-    pub fn functions(&self) -> Vec<FunctionTime> {
+    pub fn samples(&self) -> u64 {
+        self.tree().map_or(0, CallTree::samples)
+    }
+
+    /// The stacks of the event with the most samples.
+    fn tree(&self) -> Option<&CallTree> {
         let largest = self.read.events.iter().max_by_key(|event| event.ledger.written);
-        let tree = largest.map(|event| &event.profile);
+        largest.map(|event| &event.profile)
+    }
+
+    /// The functions of [these samples](Self::samples), that with the most of its own first. What stands for no
+    /// function is not among them: waits, and why stacks are incomplete.
+    #[must_use]
+    pub fn functions(&self) -> Vec<FunctionSamples> {
+        let tree = self.tree();
         let of_tree = tree.into_iter().flat_map(|tree| tree.frames.iter().zip(tree.totals()));
         let functions = of_tree.filter(|(frame, _)| frame.kind != FrameKind::Note);
         let mut functions: Vec<_> = functions
-            .map(|(frame, total)| FunctionTime {
+            .map(|(frame, total)| FunctionSamples {
                 name: frame.name.clone(),
                 file: frame.file.clone(),
                 is_kernel: frame.kind == FrameKind::Kernel,
@@ -325,15 +344,14 @@ impl Profile {
         functions
     }
 
-    /// Writes it. Text has all events; the other formats are of one.
+    /// Writes it. Text has all events, the 40 functions with the most samples of each; the other formats are of
+    /// one event. Tables of Parquet are written by [`save_tables`](Self::save_tables).
     ///
     /// # Errors
     ///
     /// [`WriteError`] if there are several events, or `out` cannot be written to.
     pub fn write(&self, format: Format, mut out: impl Write) -> Result<(), WriteError> {
-        if format != Format::Text {
-            self.only()?;
-        }
+        self.can_be(format)?;
         Ok(self.write_top(format, TOP, &mut out)?)
     }
 
@@ -343,11 +361,22 @@ impl Profile {
     ///
     /// As [`write`](Self::write); a file that was there is then as it was.
     pub fn save(&self, format: Format, path: impl AsRef<Path>) -> Result<(), WriteError> {
+        self.can_be(format)?;
+        let write = |file: &File| self.write_top(format, TOP, &mut BufWriter::new(file));
+        Ok(write_file(path.as_ref(), write)?)
+    }
+
+    /// Whether it can be written as one file of this format.
+    fn can_be(&self, format: Format) -> Result<(), WriteError> {
+        if format.is_of_tables() {
+            return Err(WriteError::OtherFormat(
+                "tables are written by `save_tables`, to a folder",
+            ));
+        }
         if format != Format::Text {
             self.only()?;
         }
-        let write = |file: &File| self.write_top(format, TOP, &mut BufWriter::new(file));
-        Ok(write_file(path.as_ref(), write)?)
+        Ok(())
     }
 
     /// The same with at most `top` functions in text.
@@ -373,7 +402,8 @@ impl Profile {
         out.flush()
     }
 
-    /// Writes tables below a folder, which has those of many recordings.
+    /// Writes tables of Parquet below a folder, beside those of other recordings. The folder is made if it is not
+    /// there.
     ///
     /// # Errors
     ///
@@ -402,7 +432,8 @@ impl Profile {
         self.read.problems.iter().chain(of_lines).map(String::as_str)
     }
 
-    /// How the reading ended: what is missing, and whether the ledger adds up.
+    /// How the reading ended: what is missing, and whether the ledger adds up. This is the last that is asked of a
+    /// profile.
     #[must_use]
     pub fn ended(self) -> Ended {
         self.read.end()
@@ -474,7 +505,8 @@ pub struct Difference {
 
 impl Difference {
     /// Reads both sides. Of several recordings a side, made in turn, those at the same place belong together:
-    /// they tell by how much runs of one program differ.
+    /// they tell by how much runs of one program differ. One that has none on the other side counts, and tells
+    /// nothing of that.
     ///
     /// # Errors
     ///
@@ -500,6 +532,11 @@ impl Difference {
     ///
     /// [`WriteError`] if a difference is not written in this format, or `out` cannot be written to.
     pub fn write(&self, format: Format, mut out: impl Write) -> Result<(), WriteError> {
+        if !format.is_of_difference() {
+            return Err(WriteError::OtherFormat(
+                "a difference is written as Text, Html, Svg or Folded, if these are built in",
+            ));
+        }
         self.write_top(format, TOP, &mut out)
     }
 

@@ -37,7 +37,7 @@ use crate::session::{Opened, Session, SessionError};
 ///
 /// # fn work() -> u64 { (0..3_000_000_u64).map(std::hint::black_box).sum() }
 /// let (sum, profile) = Recorder::new().rate(4999).record(work)?;
-/// println!("{sum}, with {} samples", profile.ledger().written);
+/// println!("{sum}, with {} samples", profile.samples());
 /// profile.write(Format::Text, std::io::stdout())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -97,16 +97,18 @@ impl Recorder {
         }
     }
 
-    /// Samples a second of CPU time, 1 to 50,000. The kernel takes fewer if its limits are lower.
+    /// Samples a second of CPU time, 1 to 50,000; others are taken for the nearest of these. The kernel takes
+    /// fewer if its limits are lower.
     pub fn rate(self, hertz: u32) -> Self {
         Self { rate: hertz.clamp(1, 50_000), ..self }
     }
 
-    /// Takes samples of an event, too, by perf's names: `page-faults`, `cycles:u`, `sched:sched_switch`.
+    /// Takes samples of an event in place of cycles or the clock, by perf's names: `page-faults`, `cycles:u`,
+    /// `sched:sched_switch`. Further calls add further events.
     ///
     /// # Errors
     ///
-    /// [`NameError`] if there is no event of this name.
+    /// [`EventNameError`](crate::EventNameError) if there is no event of this name.
     pub fn event(mut self, name: &str) -> Result<Self, NameError> {
         self.events.extend(parse(name)?);
         Ok(self)
@@ -118,16 +120,17 @@ impl Recorder {
         Self { off_cpu, options: self.options.off_cpu(off_cpu), ..self }
     }
 
-    /// How many bytes of a stack are looked at, at most 65,528. Without it as many as make enough stacks
-    /// complete.
+    /// How many bytes of a stack are looked at, 8 to 65,528; others are taken for the nearest of these. Without
+    /// it 65,528 at first, and then as many as make enough stacks complete. Stacks that are deeper are
+    /// incomplete.
     pub fn stack_bytes(self, bytes: u32) -> Self {
         Self { stack_bytes: Some(bytes.clamp(8, 65_528) & !7), ..self }
     }
 
-    /// Whether [`record`](Self::record) records all threads of this process. Without it those are the calling
-    /// thread and what that starts.
-    pub fn all_threads(self, has_all_threads: bool) -> Self {
-        Self { has_all_threads, ..self }
+    /// Whether [`record`](Self::record) also takes samples of threads that run already. Without it those are of
+    /// the calling thread and what that starts.
+    pub fn all_threads(self, all: bool) -> Self {
+        Self { has_all_threads: all, ..self }
     }
 
     /// Keeps the recording in this file, a `perf.data` that perf reads. A file that was there is overwritten.
@@ -135,12 +138,13 @@ impl Recorder {
         Self { output: Some(path.into()), ..self }
     }
 
-    /// How the recording is made a profile.
+    /// How the recording is turned into a profile. This replaces what [`off_cpu`](Self::off_cpu) has said of it.
     pub fn options(self, options: ProfileOptions) -> Self {
-        Self { options: options.off_cpu(self.off_cpu), ..self }
+        Self { options, ..self }
     }
 
-    /// Records this program while it runs `run`.
+    /// Records this program while it runs `run`. Returns what that returns, and the profile, once the recording
+    /// is read and has names: this may take as long again.
     ///
     /// # Errors
     ///
@@ -199,7 +203,8 @@ impl Recorder {
     /// # Errors
     ///
     /// [`RecordError`].
-    pub fn process(&self, id: i32, time: Duration) -> Result<Profile, RecordError> {
+    pub fn process(&self, id: u32, time: Duration) -> Result<Profile, RecordError> {
+        let id = i32::try_from(id).unwrap_or(i32::MAX);
         check_exist(&[id])?;
         let until = Until { time: Some(time), ..Until::default() };
         let subject = Subject::Processes(vec![id]);
@@ -258,7 +263,8 @@ impl Recorder {
         let events = self.events.len().max(1).saturating_add(usize::from(self.off_cpu));
         let sizes = match self.stack_bytes {
             Some(bytes) => CopySizes::one(bytes),
-            None => CopySizes::several(&whom, events),
+            // A part of a program may be over before other sizes are known to be better.
+            None => CopySizes::several(&whom, events).largest_first(),
         };
         Sampling {
             often: Often::Rate(self.rate),

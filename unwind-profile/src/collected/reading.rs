@@ -83,7 +83,7 @@ pub enum ReadingError {
     /// A file cannot be read, or not to its end.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// None of the files can be read: for each the reason.
+    /// None of the files can be read, each for its reason, or there is none.
     #[error("{}", all_of(_0))]
     NoRecording(Vec<Self>),
     /// There is no such event.
@@ -101,6 +101,9 @@ pub enum ReadingError {
 }
 
 fn all_of(errors: &[ReadingError]) -> String {
+    if errors.is_empty() {
+        return "there is no recording".to_owned();
+    }
     let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
     errors.join("; ")
 }
@@ -108,7 +111,7 @@ fn all_of(errors: &[ReadingError]) -> String {
 /// How the reading of recordings ended.
 #[derive(Debug, Default)]
 pub struct Ended {
-    /// What limits cost, a line each.
+    /// What was left out because of limits, a line each.
     pub warnings: Vec<String>,
     /// What could not be read, and which ledgers do not add up.
     pub errors: Vec<ReadingError>,
@@ -424,6 +427,9 @@ impl<'r> Together<'r> {
     /// What there is, if there is a recording, and the event that was asked for.
     fn finish(self, mut errors: Vec<ReadingError>) -> Result<Read, ReadingError> {
         if self.ends.is_empty() {
+            if errors.is_empty() {
+                return Err(ReadingError::NoRecording(errors));
+            }
             match (errors.pop(), errors.is_empty()) {
                 (Some(only), true) => return Err(only),
                 (Some(last), false) => {

@@ -76,6 +76,11 @@ impl CopySizes {
         Self { bytes: vec![bytes], first: 0 }
     }
 
+    /// The same with the largest for the first samples.
+    pub(crate) fn largest_first(self) -> Self {
+        Self { first: self.bytes.len().saturating_sub(1), ..self }
+    }
+
     /// Those that a program may need, for as many events that are sampled: fewer where the machine has
     /// many CPUs, as a thread has an event for each size on each of them.
     #[must_use]

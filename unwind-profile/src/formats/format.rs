@@ -64,6 +64,7 @@ impl Format {
     pub(crate) const DETAILED: Self = Self::Text;
 
     /// Whether it is a picture with the lines of functions.
+    #[doc(hidden)]
     #[must_use]
     pub const fn has_lines(self) -> bool {
         match self {
@@ -74,6 +75,7 @@ impl Format {
     }
 
     /// Whether each recording is written by itself, to a folder.
+    #[doc(hidden)]
     #[must_use]
     pub const fn is_of_tables(self) -> bool {
         match self {
@@ -84,6 +86,7 @@ impl Format {
     }
 
     /// Whether a difference can be written so.
+    #[doc(hidden)]
     #[must_use]
     pub const fn is_of_difference(self) -> bool {
         match self {
@@ -97,6 +100,7 @@ impl Format {
     }
 
     /// What is kept where threads have many different stacks.
+    #[doc(hidden)]
     #[must_use]
     pub const fn detail(self) -> Detail {
         match self {

@@ -16,7 +16,22 @@ use crate::walks::tally::Tally;
 const SCHEMA: u32 = 1;
 
 /// What became of the samples: each that the kernel wrote or counted as lost is in exactly
-/// one class.
+/// one class. As text it has a line for each class, and serialized it is what `unwind record --json` prints.
+///
+/// Why stacks are not complete:
+///
+/// | reason | what it says | what helps |
+/// |---|---|---|
+/// | `gap` | callers may be missing between two frames, which were found by a guess | tables, or frame pointers that are [trusted](crate::ProfileOptions::trust_frame_pointers) |
+/// | `stack-copy-too-short` | the stack is deeper than what was copied | more [bytes](crate::Recorder::stack_bytes), up to 65,528 |
+/// | `stack-not-copied` | a part of the stack was not in memory, or is below the stack pointer | |
+/// | `other-stack` | the caller is on another stack than the one that was copied | |
+/// | `no-row` | no table covers the code | tables: `.eh_frame` or `.sframe` |
+/// | `file-gone` | the file with the code was removed or replaced, and its process has ended | a recording while it is there |
+/// | `return-probe` | a uretprobe has the return address | |
+/// | `no-start` | the sample has no registers to start with | |
+/// | `record-limit` | there are more frames than a record can have | |
+/// | others | why a [walk](unwind_target::EndReason) has ended | |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// The version of the JSON: it rises when a field changes its meaning or goes.
@@ -146,6 +161,7 @@ pub struct LedgerError(String);
 const CHANCE: u64 = 20;
 
 impl Ledger {
+    #[doc(hidden)]
     #[must_use]
     pub fn new() -> Self {
         Self { schema: SCHEMA, ..Self::default() }
@@ -153,6 +169,7 @@ impl Ledger {
 
     /// That of samples that came out of the rings, of which the tally counts those whose stacks
     /// were walked.
+    #[doc(hidden)]
     #[must_use]
     pub fn of(drained: Drained, tally: &Tally, unmatched: u64, told: &Told) -> Self {
         let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel, .. } = drained;
