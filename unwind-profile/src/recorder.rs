@@ -1,5 +1,6 @@
 //! Recording into a profile.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::gettid;
 use unwind_target::rows::frame_pointers::FramePointerRows;
+use unwind_target::untrusted::escaped;
 
 use crate::collected::reading::ReadingError;
 use crate::engine::caller_signals::CallerSignals;
@@ -60,15 +62,27 @@ pub enum RecordError {
     /// Samples cannot be taken, or the recording not be written.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// There is no file for the recording.
-    #[error("there is no file for the recording: {0}")]
-    NoFile(#[source] io::Error),
+    /// The file of the recording cannot be made or opened.
+    #[error("the recording cannot be written to {}: {error}", escaped(path))]
+    NoFile {
+        /// Where it was to be: the file, or the folder for temporary files.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
     /// There is no such process.
     #[error(transparent)]
     NoProcess(#[from] NoProcess),
     /// The command cannot be started.
-    #[error("the command cannot be started: {0}")]
-    Start(#[source] io::Error),
+    #[error("{} cannot be started: {error}", escaped(program))]
+    Start {
+        /// The program.
+        program: OsString,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
     /// The recording cannot be read again.
     #[error(transparent)]
     Reading(#[from] ReadingError),
@@ -188,13 +202,15 @@ impl Recorder {
     /// [`RecordError`].
     pub fn command(&self, command: Command) -> Result<(ExitStatus, Profile), RecordError> {
         let signals = CallerSignals::of_this_thread(false);
-        let held = HeldChild::start(command, signals).map_err(RecordError::Start)?;
+        let program = command.get_program().to_owned();
+        let start_error = |error| RecordError::Start { program: program.clone(), error };
+        let held = HeldChild::start(command, signals).map_err(start_error)?;
         let process = held.pid();
         let subject = Subject::Processes(vec![process]);
-        let go = || held.go().map_err(RecordError::Start);
+        let go = || held.go().map_err(start_error);
         let until = Until::default();
         let (mut child, profile) = self.run(Whom::Command(process), subject, until, None, go)?;
-        let status = child.wait().map_err(RecordError::Start)?;
+        let status = child.wait().map_err(start_error)?;
         Ok((status, profile))
     }
 
@@ -228,7 +244,8 @@ impl Recorder {
         let opened = Opened::new(&sampling, self.rate)?;
         let notices = self.options.told_to().clone();
         opened.shortfalls.iter().for_each(|shortfall| notices.add(shortfall.to_string()));
-        let file = self.file().map_err(RecordError::NoFile)?;
+        let file_error = |error| RecordError::NoFile { path: self.path(), error };
+        let file = self.file().map_err(file_error)?;
         let existing = match &subject {
             Subject::Processes(processes) if !is_started => processes.clone(),
             _ => Vec::new(),
@@ -246,7 +263,7 @@ impl Recorder {
         let begun = begin()?;
         ready.into_iter().for_each(|ready| _ = ready.send(()));
         if let Some(part) = session.next_part() {
-            session.write(file.try_clone().map_err(RecordError::NoFile)?, part)?;
+            session.write(file.try_clone().map_err(file_error)?, part)?;
         }
         session.finish().map_err(SessionError::from)?;
         let profile = match &self.output {
@@ -275,6 +292,11 @@ impl Recorder {
             ring: RingSize::AtMost(RING),
             whom,
         }
+    }
+
+    /// Where the recording goes to.
+    fn path(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(std::env::temp_dir)
     }
 
     /// The file that the recording goes to: one without a name if it is not kept.

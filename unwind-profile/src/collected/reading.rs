@@ -92,10 +92,10 @@ pub enum ReadingError {
     /// There are several events.
     #[error(transparent)]
     SeveralEvents(#[from] SeveralEvents),
-    /// Not all samples were found that were counted.
+    /// Not all samples were found that the ledger counts.
     #[error(transparent)]
     MissingSamples(#[from] MissingSamples),
-    /// The samples were not counted as they should be.
+    /// The ledger does not add up.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
@@ -113,7 +113,7 @@ fn all_of(errors: &[ReadingError]) -> String {
 pub struct Ended {
     /// What was left out because of limits, a line each.
     pub warnings: Vec<String>,
-    /// What could not be read, and which ledgers do not add up.
+    /// What could not be read, and ledgers that do not add up.
     pub errors: Vec<ReadingError>,
 }
 
@@ -163,7 +163,7 @@ impl EventRead {
     }
 }
 
-/// What is written is of one event, and there are several.
+/// There are several events, and the output is of one.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: there are several events, which cannot be added up; choose one by --event: {}",
@@ -540,7 +540,7 @@ fn ledger_of_seen(seen: Seen) -> Ledger {
     }
 }
 
-/// A recording has not the samples that its ledger is about.
+/// A recording does not have the samples that its ledger counts.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the recording has {found} samples, and its ledger is about {told}")]
 pub struct MissingSamples {

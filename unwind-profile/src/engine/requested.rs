@@ -71,7 +71,7 @@ const NUMBERED: [(&str, u32, u64); 29] = [
     ("cgroup-switches", SOFTWARE, 11),
 ];
 
-/// Why a name is none of an event.
+/// Why a text names no event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {

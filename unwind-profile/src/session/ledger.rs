@@ -44,7 +44,7 @@ pub struct Ledger {
     pub incomplete: BTreeMap<String, u64>,
     /// Samples of threads that have no user part.
     pub kernel_only: u64,
-    /// Samples whose user part is that of a later record which did not come.
+    /// Samples whose user part should have come in a later record, and did not.
     pub unmatched: u64,
     /// Samples whose user part was not checked: of recordings by frame pointers.
     pub unchecked: u64,
@@ -152,7 +152,7 @@ pub struct TimeOfSamples {
     pub samples_missing_estimated: u64,
 }
 
-/// The sums of a ledger do not come out.
+/// A ledger does not add up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger does not add up: {0}")]
 pub struct LedgerError(String);
