@@ -13,6 +13,7 @@ use unwind_profile::session::SessionError;
 use unwind_profile::session::ledger::LedgerError;
 use unwind_profile::session::parts::DrainFailed;
 use unwind_profile::session::rings::NoProcess;
+use unwind_profile::walks::chosen_event::listed;
 use unwind_target::{ElfError, InputError, TargetError};
 
 /// Why a command failed, as one line, and its exit code. Each error says in its own file
@@ -212,6 +213,7 @@ impl From<ReadingError> for Failure {
             }
             ReadingError::MissingSamples(error) => Self::new(error, LEDGER),
             ReadingError::Ledger(error) => error.into(),
+            ReadingError::SeveralEvents(error) => error.into(),
             error => Self::new(error, 2),
         }
     }
@@ -219,7 +221,12 @@ impl From<ReadingError> for Failure {
 
 impl From<SeveralEvents> for Failure {
     fn from(error: SeveralEvents) -> Self {
-        Self::new(error, 2)
+        let SeveralEvents { path, events } = error;
+        let events = listed(&events);
+        let text = format!(
+            "{path}: there are several events, which cannot be added up; choose one by --event: {events}"
+        );
+        Self::new(text, 2)
     }
 }
 
@@ -257,8 +264,25 @@ impl From<EngineError> for Failure {
             },
             _ => 1,
         };
-        Self::new(error, exit_code)
+        let hint = match &error {
+            EngineError::OpenAll { .. } => "; a command or --pid of one's own does without",
+            EngineError::Deferral => "; without --deferred stacks are copied and walked by tables",
+            EngineError::Map { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
+                ", or leave --ring-kib out"
+            }
+            _ => "",
+        };
+        Self::new(Hinted { error: error.into(), hint }, exit_code)
     }
+}
+
+/// An error with what to do next by this command.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}{hint}")]
+struct Hinted {
+    #[source]
+    error: Box<dyn Error + Send + Sync>,
+    hint: &'static str,
 }
 
 impl From<NoProcess> for Failure {

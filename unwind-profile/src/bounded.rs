@@ -45,6 +45,7 @@ pub fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
             ledger: &event.ledger,
             labels: &Labels::default(),
             lines: &SourceLines::default(),
+            names_options: true,
         };
         for &format in Format::ALL {
             let mut out = Vec::new();

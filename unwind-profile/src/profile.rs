@@ -20,6 +20,7 @@ use crate::collected::labels::Labels;
 use crate::collected::reading::{
     Ended, EventRead, Read, Reading, ReadingError, SeveralEvents, read,
 };
+use crate::collected::side::Side;
 use crate::collected::source_lines::SourceLines;
 use crate::collected::view::View;
 use crate::formats;
@@ -54,6 +55,7 @@ pub struct ProfileOptions {
     release: Option<Untrusted>,
     notices: Notices,
     progress: Option<Arc<dyn ReadProgress>>,
+    names_options: bool,
 }
 
 impl ProfileOptions {
@@ -76,6 +78,7 @@ impl ProfileOptions {
             release: None,
             notices: Notices::default(),
             progress: None,
+            names_options: false,
         }
     }
 
@@ -156,6 +159,12 @@ impl ProfileOptions {
         Self { progress: Some(progress), ..self }
     }
 
+    /// Has texts name the options of the command `unwind`.
+    #[doc(hidden)]
+    pub fn naming_options(self) -> Self {
+        Self { names_options: true, ..self }
+    }
+
     /// Reads a recording: a `perf.data` of `unwind record`, of this library or of perf.
     ///
     /// # Errors
@@ -178,7 +187,8 @@ impl ProfileOptions {
         let title = self.title.clone().unwrap_or_else(|| title(paths));
         let titles = read.events.iter().map(|event| title_of_event(&title, &read, event)).collect();
         let labels = self.labels(&read, paths);
-        Ok(Profile { read, lines, titles, labels, memory: self.memory })
+        let (memory, names_options) = (self.memory, self.names_options);
+        Ok(Profile { read, lines, titles, labels, memory, names_options })
     }
 
     /// What tells once what is to be known.
@@ -254,6 +264,7 @@ pub struct Profile {
     titles: Vec<String>,
     labels: Labels,
     memory: usize,
+    names_options: bool,
 }
 
 /// In how many samples a function is: its share of [`Profile::samples`] is its share of the time.
@@ -461,7 +472,8 @@ impl Profile {
         let mut views = Vec::new();
         for ((event, lines), title) in events {
             let EventRead { profile, time_line, ledger, .. } = event;
-            views.push(View { title, profile, time_line, ledger, labels: &self.labels, lines });
+            let (labels, names_options) = (&self.labels, self.names_options);
+            views.push(View { title, profile, time_line, ledger, labels, lines, names_options });
         }
         views
     }
@@ -501,6 +513,7 @@ pub struct Difference {
     sides: [Read; 2],
     paths: [Vec<PathBuf>; 2],
     memory: usize,
+    names_options: bool,
 }
 
 impl Difference {
@@ -523,7 +536,8 @@ impl Difference {
         for side in &sides {
             side.only()?;
         }
-        Ok(Self { sides, paths: [before, after], memory: options.memory })
+        let (memory, names_options) = (options.memory, options.names_options);
+        Ok(Self { sides, paths: [before, after], memory, names_options })
     }
 
     /// Writes it as [`Text`](Format::Text), `Folded`, `Svg` or `Html`.
@@ -560,6 +574,8 @@ impl Difference {
             event_before.side(&title_before, &of_before),
             event_after.side(&title_after, &of_after),
         ];
+        let names_options = self.names_options;
+        let sides = sides.map(|side| Side { names_options, ..side });
         Ok(formats::difference::write(out, format, &sides, top, self.memory)?)
     }
 

@@ -239,7 +239,8 @@ impl ReportArgs {
             .sources(!self.no_source)
             .gaps_apart(self.gaps_apart)
             .notices(notices::all().clone())
-            .progress(progress::of_recordings());
+            .progress(progress::of_recordings())
+            .naming_options();
         let options = match &self.event {
             Some(event) => options.event(event.clone()),
             None => options,

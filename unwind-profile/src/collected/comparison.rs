@@ -63,6 +63,8 @@ pub(crate) struct Comparison<'r> {
     pub(crate) pairs: usize,
     /// By how much functions of programs are taken to differ from run to run.
     pub(crate) spread: Spread,
+    /// Whether the text names options of the command.
+    names_options: bool,
 }
 
 /// A function, and what pairs of recordings tell of it.
@@ -136,6 +138,7 @@ impl<'r> Comparison<'r> {
             tests: bounds.tests,
             pairs: of_pairs.len(),
             spread: bounds.of_programs,
+            names_options: sides[0].names_options,
         };
         let mut rows: Vec<Compared<'_>> = rows.into_iter().map(|row| row.compared).collect();
         rows.sort_by(|a, b| comparison.order(a, b));
@@ -198,10 +201,11 @@ impl<'r> Comparison<'r> {
             ),
         ];
         if self.pairs < MANY_PAIRS {
-            sentences.push(
-                "To see smaller changes record both in turn, and give --diff BEFORE AFTER for each pair"
-                    .to_owned(),
-            );
+            let how = match self.names_options {
+                true => "and give --diff BEFORE AFTER for each pair",
+                false => "several times, and compare all recordings of each",
+            };
+            sentences.push(format!("To see smaller changes record both in turn, {how}"));
         }
         sentences
     }
@@ -313,7 +317,14 @@ mod tests {
             row(1, [2000, 2400], Change::More),
         ];
         let spread = Spread::new(&[], &[[9000; 2]], false);
-        let of = Comparison { rows: Vec::new(), samples: [9000; 2], tests: 4, pairs: 1, spread };
+        let of = Comparison {
+            rows: Vec::new(),
+            samples: [9000; 2],
+            tests: 4,
+            pairs: 1,
+            spread,
+            names_options: true,
+        };
         rows.sort_by(|a, b| of.order(a, b));
         let names = rows.map(|row| row.frame.name.as_str());
         assert_eq!(names, ["large", "small", "gone", "large but within"]);
@@ -338,7 +349,14 @@ mod tests {
         let rows = [row(0, 1200, Some(0.018)), row(1, 1100, Some(0.002)), row(2, 1300, None)];
         let order = |pairs| {
             let spread = Spread::new(&[], &[[10_000; 2]], false);
-            let of = Comparison { rows: Vec::new(), samples: [10_000; 2], tests: 3, pairs, spread };
+            let of = Comparison {
+                rows: Vec::new(),
+                samples: [10_000; 2],
+                tests: 3,
+                pairs,
+                spread,
+                names_options: true,
+            };
             let mut rows = rows;
             rows.sort_by(|a, b| of.order(a, b));
             rows.map(|row| row.frame.name.as_str())
@@ -364,7 +382,14 @@ mod tests {
         let above = [row([100, 900], Change::More), row([900, 100], Change::Less)];
         let rows: Vec<_> = above.into_iter().chain(more).chain(less).collect();
         let spread = Spread::new(&[], &[[9000; 2]], false);
-        let of = Comparison { rows, samples: [9000; 2], tests: 4, pairs: 1, spread };
+        let of = Comparison {
+            rows,
+            samples: [9000; 2],
+            tests: 4,
+            pairs: 1,
+            spread,
+            names_options: true,
+        };
         let after =
             |room: usize| -> Vec<u64> { of.largest(room).iter().map(|row| row.own[1]).collect() };
         assert_eq!(after(6), [900, 100, 505, 504, 495, 496]);

@@ -152,7 +152,8 @@ impl EventRead {
     /// As one of two sides that are compared. `recordings` are the counts of those that have one on the
     /// other side.
     pub(crate) fn side<'s>(&'s self, title: &'s str, recordings: &'s [&'s [u64]]) -> Side<'s> {
-        Side { title, profile: &self.profile, ledger: &self.ledger, recordings }
+        let (profile, ledger) = (&self.profile, &self.ledger);
+        Side { title, profile, ledger, recordings, names_options: false }
     }
 
     /// How many samples of a recording end at each node of the profile, if it was read to its end and
@@ -165,14 +166,12 @@ impl EventRead {
 
 /// There are several events, and the output is of one.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{}: there are several events, which cannot be added up; choose one by --event: {}",
-    path,
-    listed(events)
-)]
+#[error("{}: there are several events, which cannot be added up: {}", path, listed(events))]
 pub struct SeveralEvents {
-    path: String,
-    events: Vec<(Untrusted, u64)>,
+    /// The recording, to be shown as it is.
+    pub path: String,
+    /// The names of the events, and how many samples each has.
+    pub events: Vec<(Untrusted, u64)>,
 }
 
 impl Read {

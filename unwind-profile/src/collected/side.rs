@@ -14,6 +14,8 @@ pub(crate) struct Side<'s> {
     pub(crate) ledger: &'s Ledger,
     /// By recording: how many samples end at each node of the profile.
     pub(crate) recordings: &'s [&'s [u64]],
+    /// Whether the text names options of the command.
+    pub(crate) names_options: bool,
 }
 
 /// The name of a file for comparisons: programs of two releases may be in other folders, and files

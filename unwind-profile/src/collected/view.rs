@@ -20,6 +20,8 @@ pub struct View<'v> {
     pub(crate) ledger: &'v Ledger,
     pub(crate) labels: &'v Labels,
     pub(crate) lines: &'v SourceLines,
+    /// Whether the text names options of the command.
+    pub(crate) names_options: bool,
 }
 
 impl View<'_> {
@@ -27,10 +29,11 @@ impl View<'_> {
     pub(crate) fn notes(&self) -> String {
         let mut notes = self.ledger.to_string();
         if self.profile.not_kept > 0 {
+            let memory = if self.names_options { "--memory" } else { "the memory that it may use" };
             let _ = writeln!(
                 notes,
                 "of these, with their innermost function alone, so in no `total` of its callers: {}, as \
-                 more does not fit into --memory",
+                 more does not fit into {memory}",
                 counted(self.profile.not_kept, "sample", "samples")
             );
         }

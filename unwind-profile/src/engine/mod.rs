@@ -153,8 +153,7 @@ pub enum EngineError {
     /// The same, of whatever CPUs execute.
     #[error(
         "the kernel lets no sampling event be opened: {error}; all processes together need root, \
-         the capability CAP_PERFMON, or a kernel.perf_event_paranoid of 0 or less; a command or \
-         --pid of one's own does without"
+         the capability CAP_PERFMON, or a kernel.perf_event_paranoid of 0 or less"
     )]
     OpenAll {
         #[source]
@@ -192,14 +191,14 @@ pub enum EngineError {
     },
     /// A thread's switches cannot be sampled.
     #[error(
-        "--off-cpu needs samples of the kernel: root, the capability CAP_PERFMON, or for \
+        "waits need samples of the kernel: root, the capability CAP_PERFMON, or for \
          programs of one's own a kernel.perf_event_paranoid of 1 or less"
     )]
     OffCpu,
     /// The kernel does not walk stacks later.
     #[error(
         "this kernel does not walk user stacks for samples when a thread returns to user code \
-         (Linux does from 6.19 on); without --deferred stacks are copied and walked by tables"
+         (Linux does from 6.19 on)"
     )]
     Deferral,
     /// The ring cannot be mapped.
@@ -216,7 +215,7 @@ fn event_advice(error: &io::Error, is_of_hardware: bool) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) if is_of_hardware => {
             "; this machine has no such counter of the CPU, as virtual machines often have none, or not \
-             with these modes; `-e cpu-clock` takes samples by a timer"
+             with these modes; the event cpu-clock takes samples by a timer"
         }
         _ => advice(error),
     }
@@ -239,9 +238,7 @@ fn advice(error: &io::Error) -> &'static str {
 
 fn ring_advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "; see kernel.perf_event_mlock_kb, or leave --ring-kib out"
-        }
+        io::ErrorKind::PermissionDenied => "; see kernel.perf_event_mlock_kb",
         _ => "",
     }
 }

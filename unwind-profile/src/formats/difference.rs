@@ -76,7 +76,8 @@ fn table(out: &mut dyn Write, sides: &[Side<'_>; 2], top: usize) -> io::Result<(
         write_row(out, row, &comparison)?;
     }
     if let more @ 1.. = rows.len().saturating_sub(shown.len()) {
-        writeln!(out, "{:>8}  {more} more; see --top", "")?;
+        let hint = if before.names_options { "; see --top" } else { "" };
+        writeln!(out, "{:>8}  {more} more{hint}", "")?;
     }
     for (word, side) in [("before", before), ("after", after)] {
         write!(out, "\n{word}: {}", side.ledger)?;
@@ -158,7 +159,7 @@ mod tests {
             .map(|(_, recordings)| recordings.iter().map(Vec::as_slice).collect::<Vec<&[u64]>>());
         let side = |at: usize| {
             let (profile, recordings): (&CallTree, _) = (&sides[at].0, &counts[at][..]);
-            Side { title: "a", profile, ledger: &ledger, recordings }
+            Side { title: "a", profile, ledger: &ledger, recordings, names_options: true }
         };
         let sides = [side(0), side(1)];
         let mut out = Vec::new();

@@ -313,6 +313,7 @@ mod tests {
             ledger: &ledger,
             labels,
             lines,
+            names_options: false,
         };
         let mut out = Vec::new();
         write(&mut out, &view).unwrap();

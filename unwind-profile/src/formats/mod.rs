@@ -35,7 +35,7 @@ pub fn write(
     let View { title, profile, ledger, .. } = *view;
     match format {
         Format::Text => {
-            table::write(&mut out, profile, top)?;
+            table::write(&mut out, view, top)?;
             write!(out, "\n{}", view.notes())?;
         }
         Format::Folded => folded::write(&mut out, profile)?,

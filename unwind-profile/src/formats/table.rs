@@ -3,10 +3,12 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use crate::collected::call_tree::{CallTree, FrameKind};
+use crate::collected::call_tree::FrameKind;
+use crate::collected::view::View;
 
 /// Writes the `top` functions that most samples were taken in, and what else samples end in.
-pub(crate) fn write(out: &mut impl Write, profile: &CallTree, top: usize) -> io::Result<()> {
+pub(crate) fn write(out: &mut impl Write, view: &View<'_>, top: usize) -> io::Result<()> {
+    let profile = view.profile;
     let all = profile.samples();
     let mut rows: Vec<_> = profile
         .frames
@@ -28,7 +30,10 @@ pub(crate) fn write(out: &mut impl Write, profile: &CallTree, top: usize) -> io:
     }
     match rows.len().saturating_sub(top) {
         0 => Ok(()),
-        more => writeln!(out, "{:>17}  {more} more; see --top", ""),
+        more => {
+            let hint = if view.names_options { "; see --top" } else { "" };
+            writeln!(out, "{:>17}  {more} more{hint}", "")
+        }
     }
 }
 

@@ -21,7 +21,8 @@ pub struct NoEvent {
 }
 
 /// Events with the counts of their samples.
-pub(crate) fn listed(events: &[(Untrusted, u64)]) -> String {
+#[must_use]
+pub fn listed(events: &[(Untrusted, u64)]) -> String {
     let events = events.iter();
     let events = events.map(|(name, count)| {
         format!("{} ({})", name.escaped(), counted(*count, "sample", "samples"))

@@ -163,7 +163,13 @@ mod tests {
         let before = profile(&[(&["main", "b"], 1), (&["main", "a"], 2), (&["gone"], 3)]);
         let after = profile(&[(&["new"], 4), (&["main", "a"], 5), (&["main", "a", "b"], 6)]);
         let ledger = Ledger::new();
-        let side = |profile| Side { title: "", profile, ledger: &ledger, recordings: &[] };
+        let side = |profile| Side {
+            title: "",
+            profile,
+            ledger: &ledger,
+            recordings: &[],
+            names_options: false,
+        };
         let tree = Tree::new(&[side(&before), side(&after)]);
         let mut stacks: Vec<(Vec<&str>, [u64; 2])> = Vec::new();
         for (at, node) in tree.nodes.iter().enumerate() {
