@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io::{self, Write as _};
 
-use unwind_profile::collected::reading::{ReadingError, SeveralEvents};
+use unwind_profile::collected::error::{ReadingError, SeveralEvents};
 use unwind_profile::engine::EngineError;
 use unwind_profile::engine::requested::TracepointError;
 use unwind_profile::engine::subject::{StartError, UserError};

@@ -106,7 +106,7 @@ pub fn read_perf_script(text: &[u8]) -> (usize, usize) {
 /// takes as text, and how many frames there are.
 #[must_use]
 pub fn read_recorded_sections(ledger: &[u8], found_frames: &[u8]) -> (usize, usize) {
-    let told = unwind_profile::collected::reading::ledger_of(ledger);
+    let told = unwind_profile::session::ledger_section::ledger_of(ledger);
     let text = told.map_or(0, |told| {
         let notes = [told.ledger.to_string(), told.ledger.summary()];
         notes.iter().map(String::len).fold(0, usize::saturating_add)

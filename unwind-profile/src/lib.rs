@@ -99,6 +99,7 @@
 pub mod bounded;
 #[doc(hidden)]
 pub mod collected;
+mod difference;
 #[doc(hidden)]
 pub mod engine;
 #[doc(hidden)]
@@ -116,12 +117,13 @@ pub mod session;
 #[doc(hidden)]
 pub mod walks;
 
+pub use crate::collected::error::{Ended, MissingSamples, ReadingError, SeveralEvents};
 pub use crate::collected::grouping::By;
-pub use crate::collected::reading::{Ended, MissingSamples, ReadingError, SeveralEvents};
+pub use crate::difference::Difference;
 pub use crate::engine::EngineError;
 pub use crate::engine::requested::{NameError as EventNameError, TracepointError};
 pub use crate::formats::format::Format;
-pub use crate::profile::{Difference, FunctionSamples, Profile, ProfileOptions, WriteError};
+pub use crate::profile::{FunctionSamples, Profile, ProfileOptions, WriteError};
 pub use crate::recorder::{RecordError, Recorder};
 pub use crate::recording::error::{Fault as RecordFault, PerfError, RecordingError};
 pub use crate::recording::reader::ReadProgress;

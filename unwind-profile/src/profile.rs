@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -15,12 +15,10 @@ use unwind_target::{DebugFiles, LineReader, Notices, Untrusted};
 
 use crate::collected::call_tree::{CallTree, FrameKind};
 use crate::collected::debug_info::DebugInfo;
+use crate::collected::error::{Ended, ReadingError, SeveralEvents};
 use crate::collected::grouping::By;
 use crate::collected::labels::Labels;
-use crate::collected::reading::{
-    Ended, EventRead, Read, Reading, ReadingError, SeveralEvents, read,
-};
-use crate::collected::side::Side;
+use crate::collected::reading::{EventRead, Read, Reading, read};
 use crate::collected::source_lines::SourceLines;
 use crate::collected::view::View;
 use crate::formats;
@@ -46,7 +44,7 @@ pub struct ProfileOptions {
     by: By,
     off_cpu: bool,
     trusts_frame_pointers: bool,
-    memory: usize,
+    pub(crate) memory: usize,
     debug_info: DebugInfo,
     shows_inlined: bool,
     has_sources: bool,
@@ -55,7 +53,7 @@ pub struct ProfileOptions {
     release: Option<Untrusted>,
     notices: Notices,
     progress: Option<Arc<dyn ReadProgress>>,
-    names_options: bool,
+    pub(crate) names_options: bool,
 }
 
 impl ProfileOptions {
@@ -298,7 +296,7 @@ pub enum WriteError {
 }
 
 /// How many functions the text has at most.
-const TOP: usize = 40;
+pub(crate) const TOP: usize = 40;
 
 impl Profile {
     /// Reads a recording with all that formats show. [`ProfileOptions`] says otherwise.
@@ -494,97 +492,5 @@ pub(crate) fn title<P: AsRef<Path>>(files: &[P]) -> String {
         [] => String::new(),
         [only] => name(only),
         [first, others @ ..] => format!("{} and {} more", name(first), others.len()),
-    }
-}
-
-/// Recordings before and after beside each other: which functions take another share of the time, and which
-/// differences are no more than recordings of one program have.
-///
-/// ```no_run
-/// use unwind_profile::{Difference, Format, ProfileOptions};
-///
-/// let options = ProfileOptions::new(Format::Html);
-/// let difference = Difference::open(["before.data"], ["after.data"], &options)?;
-/// difference.write(Format::Html, std::fs::File::create("difference.html")?)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct Difference {
-    sides: [Read; 2],
-    paths: [Vec<PathBuf>; 2],
-    memory: usize,
-    names_options: bool,
-}
-
-impl Difference {
-    /// Reads both sides. Of several recordings a side, made in turn, those at the same place belong together:
-    /// they tell by how much runs of one program differ. One that has none on the other side counts, and tells
-    /// nothing of that.
-    ///
-    /// # Errors
-    ///
-    /// [`ReadingError`] if a side has no recording, or more than one event.
-    pub fn open<P: Into<PathBuf>>(
-        before: impl IntoIterator<Item = P>,
-        after: impl IntoIterator<Item = P>,
-        options: &ProfileOptions,
-    ) -> Result<Self, ReadingError> {
-        let before: Vec<PathBuf> = before.into_iter().map(Into::into).collect();
-        let after: Vec<PathBuf> = after.into_iter().map(Into::into).collect();
-        let reading = options.reading(true);
-        let sides = [read(&before, reading)?, read(&after, reading)?];
-        for side in &sides {
-            side.only()?;
-        }
-        let (memory, names_options) = (options.memory, options.names_options);
-        Ok(Self { sides, paths: [before, after], memory, names_options })
-    }
-
-    /// Writes it as [`Text`](Format::Text), `Folded`, `Svg` or `Html`.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError`] if a difference is not written in this format, or `out` cannot be written to.
-    pub fn write(&self, format: Format, mut out: impl Write) -> Result<(), WriteError> {
-        if !format.is_of_difference() {
-            return Err(WriteError::OtherFormat(
-                "a difference is written as Text, Html, Svg or Folded, if these are built in",
-            ));
-        }
-        self.write_top(format, TOP, &mut out)
-    }
-
-    /// The same with at most `top` functions in text.
-    #[doc(hidden)]
-    pub fn write_top(
-        &self,
-        format: Format,
-        top: usize,
-        out: &mut dyn Write,
-    ) -> Result<(), WriteError> {
-        let [event_before, event_after] = [self.sides[0].only()?, self.sides[1].only()?];
-        let [before, after] = &self.paths;
-        // A pair of which one could not be read is none.
-        let pairs = before.iter().zip(after).filter_map(|(before, after)| {
-            Some((event_before.counts(before)?, event_after.counts(after)?))
-        });
-        let (of_before, of_after): (Vec<_>, Vec<_>) = pairs.unzip();
-        let [title_before, title_after] = self.paths.each_ref().map(|paths| title(paths));
-        let sides = [
-            event_before.side(&title_before, &of_before),
-            event_after.side(&title_after, &of_after),
-        ];
-        let names_options = self.names_options;
-        let sides = sides.map(|side| Side { names_options, ..side });
-        Ok(formats::difference::write(out, format, &sides, top, self.memory)?)
-    }
-
-    /// How the reading of both sides ended.
-    #[must_use]
-    pub fn ended(self) -> Ended {
-        let [mut before, after] = self.sides.map(Read::end);
-        before.warnings.extend(after.warnings);
-        before.errors.extend(after.errors);
-        before
     }
 }

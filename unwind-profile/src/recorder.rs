@@ -16,7 +16,7 @@ use nix::unistd::gettid;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
-use crate::collected::reading::ReadingError;
+use crate::collected::error::ReadingError;
 use crate::engine::caller_signals::CallerSignals;
 use crate::engine::existing::threads_of;
 use crate::engine::held_child::HeldChild;

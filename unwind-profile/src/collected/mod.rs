@@ -6,6 +6,7 @@ pub mod chance;
 pub mod collector;
 pub mod comparison;
 pub mod debug_info;
+pub mod error;
 pub mod expansion;
 pub mod grouping;
 pub mod inlined;

@@ -14,6 +14,7 @@ use crate::collected::by_event::ByEvent;
 use crate::collected::call_tree::{CallTree, Frame};
 use crate::collected::collector::{Collector, Marks, Seen};
 use crate::collected::debug_info::DebugInfo;
+use crate::collected::error::{Ended, MissingSamples, ReadingError, SeveralEvents};
 use crate::collected::expansion::expanded;
 use crate::collected::grouping::By;
 use crate::collected::inlined::CodeFrames;
@@ -27,13 +28,12 @@ use crate::mapped::layout::Layout;
 use crate::mapped::names::Names;
 use crate::mapped::origin::Origin;
 use crate::recording::error::{PerfError, RecordingError};
-use crate::recording::header::Feature;
 use crate::recording::pipeline::{Options, Summary};
 use crate::recording::reader::{PerfReader, ReadProgress};
-use crate::session::ledger::{Ledger, LedgerError};
-use crate::session::recording::LedgerSection;
+use crate::session::ledger::Ledger;
+use crate::session::ledger_section::{LedgerSection, told, unfinished};
 use crate::walks::call_stacks::CallStacks;
-use crate::walks::chosen_event::{NoEvent, listed};
+use crate::walks::chosen_event::NoEvent;
 use crate::walks::found_by::FoundBy;
 use crate::walks::found_frames::FoundFrames;
 use crate::walks::printed::print;
@@ -74,47 +74,6 @@ impl Reading<'_> {
     fn debug_info(self) -> DebugInfo {
         self.debug_info.cloned().unwrap_or_default()
     }
-}
-
-/// Why recordings cannot be read, or not as a whole.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadingError {
-    /// A file cannot be read, or not to its end.
-    #[error(transparent)]
-    Recording(#[from] RecordingError),
-    /// None of the files can be read, each for its reason, or there is none.
-    #[error("{}", all_of(_0))]
-    NoRecording(Vec<Self>),
-    /// There is no such event.
-    #[error(transparent)]
-    NoEvent(#[from] NoEvent),
-    /// There are several events.
-    #[error(transparent)]
-    SeveralEvents(#[from] SeveralEvents),
-    /// Not all samples were found that the ledger counts.
-    #[error(transparent)]
-    MissingSamples(#[from] MissingSamples),
-    /// The ledger does not add up.
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-}
-
-fn all_of(errors: &[ReadingError]) -> String {
-    if errors.is_empty() {
-        return "there is no recording".to_owned();
-    }
-    let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
-    errors.join("; ")
-}
-
-/// How the reading of recordings ended.
-#[derive(Debug, Default)]
-pub struct Ended {
-    /// What was left out because of limits, a line each.
-    pub warnings: Vec<String>,
-    /// What could not be read, and ledgers that do not add up.
-    pub errors: Vec<ReadingError>,
 }
 
 /// What one recording has, or several together.
@@ -162,16 +121,6 @@ impl EventRead {
         let found = self.counts.iter().find(|(of, _)| of == path);
         found.map(|(_, counts)| counts.as_slice())
     }
-}
-
-/// There are several events, and the output is of one.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: there are several events, which cannot be added up: {}", path, listed(events))]
-pub struct SeveralEvents {
-    /// The recording, to be shown as it is.
-    pub path: String,
-    /// The names of the events, and how many samples each has.
-    pub events: Vec<(Untrusted, u64)>,
 }
 
 impl Read {
@@ -538,54 +487,6 @@ fn ledger_of_seen(seen: Seen) -> Ledger {
         ..Ledger::new()
     }
 }
-
-/// A recording does not have the samples that its ledger counts.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the recording has {found} samples, and its ledger is about {told}")]
-pub struct MissingSamples {
-    found: u64,
-    told: u64,
-}
-
-/// What is told of a recording whose recorder was ended before it could write the end.
-#[must_use]
-pub fn unfinished(path: &Path) -> String {
-    format!(
-        "{}: the recorder was ended before it could finish the file; what it has is read, and what was lost \
-         is not known",
-        escaped(path)
-    )
-}
-
-/// What a recording of `unwind record` says of itself.
-///
-/// # Errors
-///
-/// [`PerfError`] if it cannot be read.
-pub fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, PerfError> {
-    let Some(place) = reader.place_of(Feature::LEDGER)? else { return Ok(None) };
-    let section = reader.section("ledger", place)?;
-    let bad = PerfError::BadSection { part: "ledger", at: place.at, len: place.len };
-    ledger_of(&section).map(Some).ok_or(bad)
-}
-
-/// What the bytes of the ledger's section say; `None` if they are none.
-#[must_use]
-pub fn ledger_of(section: &[u8]) -> Option<LedgerSection> {
-    let mut told: LedgerSection = serde_json::from_slice(section).ok()?;
-    // Its words come from outside.
-    let shown = |reason: &str| escaped(reason).at_most(MAX_REASON).to_string();
-    let reasons = std::mem::take(&mut told.ledger.incomplete);
-    for (reason, count) in reasons {
-        let sum = told.ledger.incomplete.entry(shown(&reason)).or_default();
-        *sum = sum.saturating_add(count);
-    }
-    told.incomplete.iter_mut().for_each(|(_, _, reason)| *reason = shown(reason));
-    Some(told)
-}
-
-/// The longest word for a reason, in characters.
-const MAX_REASON: usize = 64;
 
 /// Has collectors continue with a recording.
 fn collect(

@@ -3,6 +3,7 @@
 pub mod drain;
 pub mod keeper;
 pub mod ledger;
+pub mod ledger_section;
 pub mod off_cpu;
 pub mod parts;
 pub mod recording;
@@ -23,8 +24,9 @@ use crate::engine::{Engine as _, EngineError, SampledEvent, Shortfall};
 use crate::recording::error::PerfError;
 use crate::session::keeper::Keeper;
 use crate::session::ledger::Ledger;
+use crate::session::ledger_section::LedgerSection;
 use crate::session::parts::{DrainFailed, Part};
-use crate::session::recording::{Form, LedgerSection, Recording, names_of};
+use crate::session::recording::{Form, Recording, names_of};
 use crate::session::rings::{Emptied, Span};
 use crate::session::stream::layout;
 

@@ -6,7 +6,6 @@ use std::io;
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use unwind_perf::merge::Outcome;
 use unwind_perf::record::{Endian, RecordType};
 use unwind_target::Notices;
@@ -14,7 +13,6 @@ use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
 use crate::engine::copy_size::CopySize;
-use crate::engine::drained::Drained;
 use crate::engine::{OFF_CPU, SampledEvent};
 use crate::mapped::address_spaces::Spaces;
 use crate::mapped::files::RecordedFiles;
@@ -32,65 +30,14 @@ use crate::recording::reader::PerfReader;
 use crate::recording::record_file::{RecordFile, Sections};
 use crate::recording::stream::StreamReader;
 use crate::session::keeper::Keeper;
-use crate::session::ledger::Ledger;
+use crate::session::ledger_section::LedgerSection;
 use crate::session::off_cpu::{OffCpu, Waits};
 use crate::session::stream::read_start;
 use crate::session::told::Told;
 use crate::walks::found_frames::{FOUND_FRAMES, FoundFrames};
 use crate::walks::merged_records::MergedRecords;
-use crate::walks::tally::{Tally, UNMATCHED};
+use crate::walks::tally::Tally;
 use crate::walks::walkers::WalkSetup;
-
-/// What the ledger's section holds, as JSON.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct LedgerSection {
-    pub ledger: Ledger,
-    /// The samples whose stacks are not complete: time in nanoseconds, thread, reason.
-    pub incomplete: Vec<(u64, u32, String)>,
-    /// The recorder has not come to the end of the file yet, or never: losses are not in the ledger.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub is_unfinished: bool,
-    /// Those samples were too many to list each time.
-    #[serde(default, skip_serializing_if = "is_false")]
-    lists_none: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-const fn is_false(value: &bool) -> bool {
-    !*value
-}
-
-/// How many incomplete samples are listed in a file that is not finished.
-const MAX_LISTED: usize = 1 << 14;
-
-impl LedgerSection {
-    /// Of a whole recording.
-    pub(crate) const fn new(ledger: Ledger, incomplete: Vec<(u64, u32, String)>) -> Self {
-        Self { ledger, incomplete, is_unfinished: false, lists_none: false }
-    }
-
-    /// Of what is written so far.
-    fn so_far(tally: &Tally, told: &Told, events: &[String]) -> Self {
-        let marks = tally.marks.as_deref().unwrap_or_default();
-        let unmatched = marks.iter().filter(|mark| mark.reason == UNMATCHED).count();
-        let unmatched = u64::try_from(unmatched).unwrap_or(u64::MAX);
-        let ledger = Ledger::of(Drained::default(), tally, unmatched, told);
-        let ledger = Ledger { written: ledger.classified(), ..ledger };
-        let ledger = ledger.with_events(events, None, tally);
-        let lists_none = marks.len() > MAX_LISTED;
-        let listed = if lists_none { &[] } else { marks };
-        let incomplete =
-            listed.iter().map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
-        Self { ledger, incomplete, is_unfinished: true, lists_none }
-    }
-
-    /// Whether the stacks that it does not list are complete. Those that the kernel has walked may
-    /// be or not.
-    #[must_use]
-    pub const fn others_are_complete(&self) -> bool {
-        self.ledger.unchecked == 0 && !self.lists_none
-    }
-}
 
 /// How a file is to be written.
 #[derive(Clone, Copy, Debug)]

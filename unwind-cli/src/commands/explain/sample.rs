@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use unwind_perf::record::{Attr, UserState};
-use unwind_profile::collected::reading::{told, unfinished};
 use unwind_profile::mapped::address_spaces::Space;
 use unwind_profile::mapped::files::{FileError, RecordedFiles};
 use unwind_profile::mapped::layout::Layout;
@@ -21,6 +20,7 @@ use unwind_profile::recording::events::Events;
 use unwind_profile::recording::held::Held;
 use unwind_profile::recording::pipeline::Options;
 use unwind_profile::recording::reader::PerfReader;
+use unwind_profile::session::ledger_section::{told, unfinished};
 use unwind_profile::walks::call_stacks::CallStacks;
 use unwind_profile::walks::found_by::FoundBy;
 use unwind_profile::walks::found_frames::FoundFrames;

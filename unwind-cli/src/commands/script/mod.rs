@@ -10,7 +10,6 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
-use unwind_profile::collected::reading::{told, unfinished};
 use unwind_profile::mapped::files::RecordedFiles;
 use unwind_profile::mapped::layout::Layout;
 use unwind_profile::mapped::names::Names;
@@ -18,6 +17,7 @@ use unwind_profile::mapped::origin::Origin;
 use unwind_profile::recording::error::RecordingError;
 use unwind_profile::recording::pipeline::{Options, Summary};
 use unwind_profile::recording::reader::PerfReader;
+use unwind_profile::session::ledger_section::{told, unfinished};
 use unwind_profile::walks::call_stacks::CallStacks;
 use unwind_profile::walks::chosen_event::{ChosenEvent, NoEvent};
 use unwind_profile::walks::printed::print;

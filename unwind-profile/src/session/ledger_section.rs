@@ -1,0 +1,105 @@
+//! The section of a recording that has its ledger, which `unwind record` and this library write.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use unwind_target::untrusted::escaped;
+
+use crate::engine::drained::Drained;
+use crate::recording::error::PerfError;
+use crate::recording::header::Feature;
+use crate::recording::reader::PerfReader;
+use crate::session::ledger::Ledger;
+use crate::session::told::Told;
+use crate::walks::tally::{Tally, UNMATCHED};
+
+/// What the ledger's section holds, as JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LedgerSection {
+    pub ledger: Ledger,
+    /// The samples whose stacks are not complete: time in nanoseconds, thread, reason.
+    pub incomplete: Vec<(u64, u32, String)>,
+    /// The recorder has not come to the end of the file yet, or never: losses are not in the ledger.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_unfinished: bool,
+    /// Those samples were too many to list each time.
+    #[serde(default, skip_serializing_if = "is_false")]
+    lists_none: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// How many incomplete samples are listed in a file that is not finished.
+const MAX_LISTED: usize = 1 << 14;
+
+impl LedgerSection {
+    /// Of a whole recording.
+    pub(crate) const fn new(ledger: Ledger, incomplete: Vec<(u64, u32, String)>) -> Self {
+        Self { ledger, incomplete, is_unfinished: false, lists_none: false }
+    }
+
+    /// Of what is written so far.
+    pub(crate) fn so_far(tally: &Tally, told: &Told, events: &[String]) -> Self {
+        let marks = tally.marks.as_deref().unwrap_or_default();
+        let unmatched = marks.iter().filter(|mark| mark.reason == UNMATCHED).count();
+        let unmatched = u64::try_from(unmatched).unwrap_or(u64::MAX);
+        let ledger = Ledger::of(Drained::default(), tally, unmatched, told);
+        let ledger = Ledger { written: ledger.classified(), ..ledger };
+        let ledger = ledger.with_events(events, None, tally);
+        let lists_none = marks.len() > MAX_LISTED;
+        let listed = if lists_none { &[] } else { marks };
+        let incomplete =
+            listed.iter().map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
+        Self { ledger, incomplete, is_unfinished: true, lists_none }
+    }
+
+    /// Whether the stacks that it does not list are complete. Those that the kernel has walked may
+    /// be or not.
+    #[must_use]
+    pub const fn others_are_complete(&self) -> bool {
+        self.ledger.unchecked == 0 && !self.lists_none
+    }
+}
+
+/// What is told of a recording whose recorder was ended before it could write the end.
+#[must_use]
+pub fn unfinished(path: &Path) -> String {
+    format!(
+        "{}: the recorder was ended before it could finish the file; what it has is read, and what was lost \
+         is not known",
+        escaped(path)
+    )
+}
+
+/// What a recording of `unwind record` says of itself.
+///
+/// # Errors
+///
+/// [`PerfError`] if it cannot be read.
+pub fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, PerfError> {
+    let Some(place) = reader.place_of(Feature::LEDGER)? else { return Ok(None) };
+    let section = reader.section("ledger", place)?;
+    let bad = PerfError::BadSection { part: "ledger", at: place.at, len: place.len };
+    ledger_of(&section).map(Some).ok_or(bad)
+}
+
+/// What the bytes of the ledger's section say; `None` if they are none.
+#[must_use]
+pub fn ledger_of(section: &[u8]) -> Option<LedgerSection> {
+    let mut told: LedgerSection = serde_json::from_slice(section).ok()?;
+    // Its words come from outside.
+    let shown = |reason: &str| escaped(reason).at_most(MAX_REASON).to_string();
+    let reasons = std::mem::take(&mut told.ledger.incomplete);
+    for (reason, count) in reasons {
+        let sum = told.ledger.incomplete.entry(shown(&reason)).or_default();
+        *sum = sum.saturating_add(count);
+    }
+    told.incomplete.iter_mut().for_each(|(_, _, reason)| *reason = shown(reason));
+    Some(told)
+}
+
+/// The longest word for a reason, in characters.
+const MAX_REASON: usize = 64;
