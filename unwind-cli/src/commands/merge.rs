@@ -15,7 +15,7 @@ use unwind_target::rows::frame_pointers::FramePointerRows;
 
 use crate::commands::summary::{Memory, report, stats_lines};
 use crate::failure::Failure;
-use crate::progress;
+use crate::{notices, progress};
 
 /// Write a perf.data file whose call chains are whole.
 ///
@@ -83,14 +83,13 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Failure> {
     let (summary, notes) = match reader.header().copied() {
         Some(_) if to_stdout => return Err(input_error(PerfError::FileFormToPipe).into()),
         Some(header) => {
-            let write = |out: &File| write_whole(&mut reader, header, options, out);
+            let write = |out: &File| write_whole(&mut reader, header, options, notices::all(), out);
             write_file(&args.output, write).map_err(output_error)?
         }
-        None if to_stdout => {
-            write_pipe(&mut reader, options, io::stdout().lock()).map_err(Failure::output)?
-        }
+        None if to_stdout => write_pipe(&mut reader, options, notices::all(), io::stdout().lock())
+            .map_err(Failure::output)?,
         None => {
-            let write = |out: &File| write_pipe(&mut reader, options, out);
+            let write = |out: &File| write_pipe(&mut reader, options, notices::all(), out);
             write_file(&args.output, write).map_err(output_error)?
         }
     };

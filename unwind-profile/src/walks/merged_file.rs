@@ -15,6 +15,7 @@ use crate::walks::merged_records::MergedRecords;
 use crate::walks::walkers::WalkSetup;
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
 use std::thread::scope;
+use unwind_target::Notices;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 
 /// What became of call chains besides the merge.
@@ -48,11 +49,14 @@ impl Notes {
 fn write_records(
     reader: &mut PerfReader,
     options: Options,
+    notices: &Notices,
     out: impl Write,
 ) -> io::Result<(Summary, Notes, u64)> {
     // A recording whose sections cannot be read says nothing of its time.
     let origin = Origin::read(reader).unwrap_or_default();
-    let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()).of_origin(&origin));
+    let spaces = Spaces::new(
+        RecordedFiles::new(reader.build_ids()).of_origin(&origin).with_notices(notices),
+    );
     let setup = WalkSetup::new(options.frame_pointers);
     let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
     let (mut summary, notes, bytes) = scope(|scope| -> io::Result<_> {
@@ -73,11 +77,12 @@ fn write_records(
 pub fn write_pipe(
     reader: &mut PerfReader,
     options: Options,
+    notices: &Notices,
     out: impl Write,
 ) -> io::Result<(Summary, Notes)> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     out.write_all(&Start { endian: reader.endian(), size: Start::PIPE }.bytes())?;
-    let (summary, notes, _) = write_records(reader, options, &mut out)?;
+    let (summary, notes, _) = write_records(reader, options, notices, &mut out)?;
     out.flush()?;
     Ok((summary, notes))
 }
@@ -87,6 +92,7 @@ pub fn write_whole(
     reader: &mut PerfReader,
     header: FileHeader,
     options: Options,
+    notices: &Notices,
     out: impl Write + io::Seek,
 ) -> io::Result<(Summary, Notes)> {
     let endian = reader.endian();
@@ -95,7 +101,7 @@ pub fn write_whole(
     let before_data = events_section(reader, &mut merged, options.stitch_lbr);
     out.write_all(&merged.bytes(endian))?;
     out.write_all(&before_data)?;
-    let (mut summary, notes, bytes) = write_records(reader, options, &mut out)?;
+    let (mut summary, notes, bytes) = write_records(reader, options, notices, &mut out)?;
     merged.data.len = bytes;
     // The features are copied even if the data were damaged.
     let features = copy_features(reader, &header, &mut merged, options.stitch_lbr, &mut out)?;
@@ -112,10 +118,10 @@ pub fn merged_len(bytes: Vec<u8>) -> Option<usize> {
     let mut reader = PerfReader::from_bytes(bytes).ok()?;
     let frame_pointers = FramePointerRows { is_trusted: false };
     let options = Options { merge: true, memory: 1 << 20, frame_pointers, stitch_lbr: false };
-    let mut out = io::Cursor::new(Vec::new());
+    let (mut out, notices) = (io::Cursor::new(Vec::new()), &Notices::default());
     let result = match reader.header().copied() {
-        Some(header) => write_whole(&mut reader, header, options, &mut out),
-        None => write_pipe(&mut reader, options, &mut out),
+        Some(header) => write_whole(&mut reader, header, options, notices, &mut out),
+        None => write_pipe(&mut reader, options, notices, &mut out),
     };
     result.is_ok().then_some(out.into_inner().len())
 }
