@@ -1,5 +1,5 @@
 //! Each reader of the command over constructions that are meant to make it
-//! slow, large or talkative, at one, two and four times some size.
+//! slow, large or talkative, at one and four times some size.
 //!
 //! `cargo test --package unwind-cli --test resources -- --nocapture` prints the
 //! table.
