@@ -96,18 +96,24 @@ impl PcRules {
     #[inline(never)]
     pub(crate) fn row(&self, registers: &RegisterNumbers, section: u64) -> Result<Row, CfiError> {
         // The caller is known without its frame pointer.
-        let rules = self.rules.with_lost_fp();
-        let row = match rules.row(registers, self.column) {
+        let row = match self.rules.row_with_lost_fp(registers, self.column) {
             Some(row) => row,
-            None => match rules.no_row(registers, self.column, section) {
-                NoRow::Blocks(_, after, step) if step.is_reached_at(self.pc) => after,
-                NoRow::Blocks(before, ..) => before,
-                // The kernel saved all registers for a signal handler.
-                NoRow::Error(_) if self.is_signal => Row::signal_context(),
-                NoRow::Error(error) => return Err(error),
-            },
+            None => self.rare_row(registers, section)?,
         };
         Ok(self.marked(row, registers))
+    }
+
+    /// The row where the rules as they are come to none.
+    #[cold]
+    #[inline(never)]
+    fn rare_row(&self, registers: &RegisterNumbers, section: u64) -> Result<Row, CfiError> {
+        match self.rules.with_lost_fp().no_row(registers, self.column, section) {
+            NoRow::Blocks(_, after, step) if step.is_reached_at(self.pc) => Ok(after),
+            NoRow::Blocks(before, ..) => Ok(before),
+            // The kernel saved all registers for a signal handler.
+            NoRow::Error(_) if self.is_signal => Ok(Row::signal_context()),
+            NoRow::Error(error) => Err(error),
+        }
     }
 
     /// The row, marked as one of these rules.

@@ -251,10 +251,21 @@ impl Rules {
     /// The same, where a frame pointer that no row can tell counts as undefined. Tables
     /// cannot say so, rows can.
     pub(crate) const fn with_lost_fp(mut self) -> Self {
-        if matches!(self.kept, Reg::None(_) | Reg::Rule(RegRule::Undefined)) {
-            self.kept = Reg::Lost;
-        }
+        self.kept = self.lost_fp();
         self
+    }
+
+    /// The rule of the frame pointer there.
+    const fn lost_fp(&self) -> Reg {
+        match self.kept {
+            Reg::None(_) | Reg::Rule(RegRule::Undefined) => Reg::Lost,
+            kept => kept,
+        }
+    }
+
+    /// The row of [`with_lost_fp`](Self::with_lost_fp), without a copy of all rules.
+    pub(crate) fn row_with_lost_fp(&self, registers: &RegisterNumbers, column: u64) -> Option<Row> {
+        self.row_keeping(self.lost_fp(), registers, column)
     }
 
     /// Whether the function is one that may return to where an exception is caught.
@@ -280,13 +291,17 @@ impl Rules {
     /// address.
     #[inline]
     pub(crate) fn row(&self, registers: &RegisterNumbers, column: u64) -> Option<Row> {
+        self.row_keeping(self.kept, registers, column)
+    }
+
+    fn row_keeping(&self, kept: Reg, registers: &RegisterNumbers, column: u64) -> Option<Row> {
         let ra = match self.ra {
             Reg::Rule(RegRule::Undefined) => return Some(Row::outermost()),
             Reg::Rule(rule) if rule != RegRule::SameValue => rule,
             Reg::None(_) | Reg::Lost => return None,
             _ => registers.unsaved(column)?,
         };
-        let fp = match self.kept {
+        let fp = match kept {
             Reg::Unset => RegRule::SameValue,
             Reg::Lost => RegRule::Undefined,
             Reg::Rule(rule) if rule != RegRule::Undefined => rule,
