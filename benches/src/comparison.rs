@@ -1,15 +1,14 @@
 //! All unwinders beside each other: how fast, and how often right.
 
+use std::fmt;
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
 use unwind_snapshot::Snapshot;
 
 use crate::corpus::Corpus;
 use crate::timing::Effort;
 use crate::verdict::judge;
-use crate::{Contestant, Reference, Unwinder, plot};
+use crate::{Contestant, Reference, Unwinder};
 
 /// What came of it, a column for each corpus.
 #[derive(Clone, Debug)]
@@ -36,26 +35,6 @@ pub struct Outcome {
     pub time: f64,
     /// Of a hundred stacks, those that are not known to be wrong or to end early.
     pub right: f64,
-}
-
-/// Compares the benches' unwinders and `own` ones in the corpora of these files, or in all: prints
-/// tables and draws `target/comparison.svg`.
-///
-/// # Panics
-///
-/// If something is not as it should be.
-pub fn compare(files: &[&str], own: &[Contestant]) {
-    let mut paths: Vec<_> = files.iter().map(PathBuf::from).collect();
-    if paths.is_empty() {
-        paths = Corpus::paths();
-    }
-    let corpora: Vec<_> = paths.iter().map(|path| Corpus::open(path)).collect();
-    let contestants = [&Contestant::compared(), own].concat();
-    let comparison = Comparison::new(&corpora, &contestants, Effort::FULL);
-    println!("{comparison}");
-    let picture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/comparison.svg");
-    fs::write(&picture, plot::svg(&comparison)).unwrap();
-    println!("drawn as target/comparison.svg");
 }
 
 impl Comparison {

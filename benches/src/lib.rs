@@ -14,6 +14,7 @@
 )]
 
 mod call_frames;
+mod command;
 pub mod comparison;
 pub mod contestant;
 pub mod corpus;
@@ -46,6 +47,7 @@ pub use unwind_snapshot::Snapshot;
 pub use crate::unwind::{
     CachedUnwind, LargeUnwind, MissingUnwind, Rowed, Stats, Unwind, UnwindByCallFrames,
 };
+pub use command::main;
 pub use contestant::Contestant;
 pub use facade::{Facade, Rows};
 pub use reference::Reference;
@@ -54,18 +56,6 @@ pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame, stack_word};
 
 /// No walk has more frames: as many as Linux keeps.
 pub const MAX_FRAMES: usize = 510;
-
-/// The main function of a program that measures unwinders of its own beside the others: with
-/// a mode as its first argument it is [`program::run`], else [`comparison::compare`].
-pub fn main(own: &[Contestant]) {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    if arguments.first().is_some_and(|first| program::MODES.contains(first)) {
-        program::run(&arguments, own);
-    } else {
-        comparison::compare(&arguments, own);
-    }
-}
 
 /// An unwinder of captured stacks.
 pub trait Unwinder {

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use crate::collected::grouping::By;
 use crate::collected::labels::Labels;
-use crate::collected::reading::{Reading, read_from};
+use crate::collected::reading::Reading;
 use crate::collected::source_lines::SourceLines;
 use crate::collected::time_line::Detail;
+use crate::collected::together::read_from;
 use crate::collected::view::View;
 use crate::formats::format::Format;
 use crate::formats::{difference, write};
@@ -54,7 +55,7 @@ pub fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         }
         let counts: Vec<u64> = event.profile.nodes.iter().map(|node| node.own).collect();
         let recordings = [&counts[..]];
-        let side = event.side("-", &recordings);
+        let side = event.side("-", &recordings, true);
         // Another target writes all of them.
         let of_difference = [
             Format::Text,
@@ -88,7 +89,7 @@ pub fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
     let recordings =
         events.map(|event| event.counts(Path::new("-")).into_iter().collect::<Vec<_>>());
     let ([event_before, event_after], [of_before, of_after]) = (events, &recordings);
-    let sides = [event_before.side("-", of_before), event_after.side("-", of_after)];
+    let sides = [event_before.side("-", of_before, true), event_after.side("-", of_after, true)];
     let mut lengths = Vec::new();
     for &format in formats_of_differences() {
         let mut out = Vec::new();

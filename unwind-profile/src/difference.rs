@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use crate::collected::error::{Ended, ReadingError};
-use crate::collected::reading::{Read, read};
-use crate::collected::side::Side;
+use crate::collected::reading::Read;
+use crate::collected::together::read;
 use crate::formats;
 use crate::formats::format::Format;
 use crate::profile::{ProfileOptions, TOP, WriteError, title};
@@ -26,7 +26,6 @@ pub struct Difference {
     sides: [Read; 2],
     paths: [Vec<PathBuf>; 2],
     memory: usize,
-    names_options: bool,
 }
 
 impl Difference {
@@ -49,8 +48,7 @@ impl Difference {
         for side in &sides {
             side.only()?;
         }
-        let (memory, names_options) = (options.memory, options.names_options);
-        Ok(Self { sides, paths: [before, after], memory, names_options })
+        Ok(Self { sides, paths: [before, after], memory: options.memory })
     }
 
     /// Writes it as [`Text`](Format::Text), `Folded`, `Svg` or `Html`.
@@ -64,15 +62,26 @@ impl Difference {
                 "a difference is written as Text, Html, Svg or Folded, if these are built in",
             ));
         }
-        self.write_top(format, TOP, &mut out)
+        self.write_sides(format, TOP, false, &mut out)
     }
 
-    /// The same with at most `top` functions in text.
+    /// The same as the command writes it: with at most `top` functions in text, which names the command's
+    /// options.
     #[doc(hidden)]
     pub fn write_top(
         &self,
         format: Format,
         top: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), WriteError> {
+        self.write_sides(format, top, true, out)
+    }
+
+    fn write_sides(
+        &self,
+        format: Format,
+        top: usize,
+        names_options: bool,
         out: &mut dyn Write,
     ) -> Result<(), WriteError> {
         let [event_before, event_after] = [self.sides[0].only()?, self.sides[1].only()?];
@@ -84,11 +93,9 @@ impl Difference {
         let (of_before, of_after): (Vec<_>, Vec<_>) = pairs.unzip();
         let [title_before, title_after] = self.paths.each_ref().map(|paths| title(paths));
         let sides = [
-            event_before.side(&title_before, &of_before),
-            event_after.side(&title_after, &of_after),
+            event_before.side(&title_before, &of_before, names_options),
+            event_after.side(&title_after, &of_after, names_options),
         ];
-        let names_options = self.names_options;
-        let sides = sides.map(|side| Side { names_options, ..side });
         Ok(formats::difference::write(out, format, &sides, top, self.memory)?)
     }
 

@@ -18,8 +18,9 @@ use crate::collected::debug_info::DebugInfo;
 use crate::collected::error::{Ended, ReadingError, SeveralEvents};
 use crate::collected::grouping::By;
 use crate::collected::labels::Labels;
-use crate::collected::reading::{EventRead, Read, Reading, read};
+use crate::collected::reading::{EventRead, Read, Reading};
 use crate::collected::source_lines::SourceLines;
+use crate::collected::together::read;
 use crate::collected::view::View;
 use crate::formats;
 use crate::formats::format::Format;
@@ -53,7 +54,6 @@ pub struct ProfileOptions {
     release: Option<Untrusted>,
     notices: Notices,
     progress: Option<Arc<dyn ReadProgress>>,
-    pub(crate) names_options: bool,
 }
 
 impl ProfileOptions {
@@ -76,7 +76,6 @@ impl ProfileOptions {
             release: None,
             notices: Notices::default(),
             progress: None,
-            names_options: false,
         }
     }
 
@@ -157,12 +156,6 @@ impl ProfileOptions {
         Self { progress: Some(progress), ..self }
     }
 
-    /// Has texts name the options of the command `unwind`.
-    #[doc(hidden)]
-    pub fn naming_options(self) -> Self {
-        Self { names_options: true, ..self }
-    }
-
     /// Reads a recording: a `perf.data` of `unwind record`, of this library or of perf.
     ///
     /// # Errors
@@ -185,8 +178,7 @@ impl ProfileOptions {
         let title = self.title.clone().unwrap_or_else(|| title(paths));
         let titles = read.events.iter().map(|event| title_of_event(&title, &read, event)).collect();
         let labels = self.labels(&read, paths);
-        let (memory, names_options) = (self.memory, self.names_options);
-        Ok(Profile { read, lines, titles, labels, memory, names_options })
+        Ok(Profile { read, lines, titles, labels, memory: self.memory })
     }
 
     /// What tells once what is to be known.
@@ -262,7 +254,6 @@ pub struct Profile {
     titles: Vec<String>,
     labels: Labels,
     memory: usize,
-    names_options: bool,
 }
 
 /// In how many samples a function is: its share of [`Profile::samples`] is its share of the time.
@@ -361,7 +352,7 @@ impl Profile {
     /// [`WriteError`] if there are several events, or `out` cannot be written to.
     pub fn write(&self, format: Format, mut out: impl Write) -> Result<(), WriteError> {
         self.can_be(format)?;
-        Ok(self.write_top(format, TOP, &mut out)?)
+        Ok(self.write_views(format, &self.views(false), TOP, &mut out)?)
     }
 
     /// Writes it to a file, which takes its name once it is whole. A file that was there is replaced.
@@ -371,7 +362,8 @@ impl Profile {
     /// As [`write`](Self::write); a file that was there is then as it was.
     pub fn save(&self, format: Format, path: impl AsRef<Path>) -> Result<(), WriteError> {
         self.can_be(format)?;
-        let write = |file: &File| self.write_top(format, TOP, &mut BufWriter::new(file));
+        let views = self.views(false);
+        let write = |file: &File| self.write_views(format, &views, TOP, &mut BufWriter::new(file));
         Ok(write_file(path.as_ref(), write)?)
     }
 
@@ -388,11 +380,21 @@ impl Profile {
         Ok(())
     }
 
-    /// The same with at most `top` functions in text.
+    /// The same as the command writes it: with at most `top` functions in text, which names the command's
+    /// options.
     #[doc(hidden)]
     pub fn write_top(&self, format: Format, top: usize, out: &mut dyn Write) -> io::Result<()> {
-        let views = self.views();
-        if let [view] = views.as_slice() {
+        self.write_views(format, &self.views(true), top, out)
+    }
+
+    fn write_views(
+        &self,
+        format: Format,
+        views: &[View<'_>],
+        top: usize,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        if let [view] = views {
             return formats::write(format, view, top, self.memory, out);
         }
         let events = self.events();
@@ -400,7 +402,7 @@ impl Profile {
         for (name, count) in &events {
             writeln!(out, "{count:>10}  {}", name.escaped())?;
         }
-        for (event, view) in self.read.events.iter().zip(&views) {
+        for (event, view) in self.read.events.iter().zip(views) {
             writeln!(out, "\n{}:", event.name.escaped())?;
             formats::write(format, view, top, self.memory, out)?;
         }
@@ -420,7 +422,7 @@ impl Profile {
     #[cfg(feature = "parquet")]
     pub fn save_tables(&self, folder: impl AsRef<Path>) -> Result<(), WriteError> {
         self.only()?;
-        for view in self.views() {
+        for view in self.views(false) {
             formats::parquet::write(folder.as_ref(), &view)?;
         }
         Ok(())
@@ -432,7 +434,7 @@ impl Profile {
     #[must_use]
     pub fn requests(&self) -> Vec<ExportProfilesServiceRequest> {
         let request = |view: &View<'_>| formats::otlp::request(view, self.memory);
-        self.views().iter().map(request).collect()
+        self.views(false).iter().map(request).collect()
     }
 
     /// What could not be found out, a line each: lines and inlined functions that could not be read.
@@ -458,19 +460,20 @@ impl Profile {
         self.read.only().map(|_| ())
     }
 
-    /// What the formats tell beside the samples.
+    /// What the formats of the command tell beside the samples.
     #[doc(hidden)]
     #[must_use]
     pub fn notes(&self) -> String {
-        self.views().iter().map(View::notes).collect()
+        self.views(true).iter().map(View::notes).collect()
     }
 
-    fn views(&self) -> Vec<View<'_>> {
+    /// What there is to write of each event, in texts that name options of the command or not.
+    fn views(&self, names_options: bool) -> Vec<View<'_>> {
         let events = self.read.events.iter().zip(&self.lines).zip(&self.titles);
         let mut views = Vec::new();
         for ((event, lines), title) in events {
             let EventRead { profile, time_line, ledger, .. } = event;
-            let (labels, names_options) = (&self.labels, self.names_options);
+            let labels = &self.labels;
             views.push(View { title, profile, time_line, ledger, labels, lines, names_options });
         }
         views

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::engine::subject::Subject;
 use crate::formats::format::Format;
 use crate::profile::{Profile, ProfileOptions};
 use crate::session::recording::Form;
-use crate::session::rings::{NoProcess, RING, Span, check_exist};
+use crate::session::rings::{NoProcess, RING, Span, check_exist, existing, of_running};
 use crate::session::{Opened, Session, SessionError};
 
 /// Records where time is spent: a part of the own program, a command, or a process that runs.
@@ -179,7 +179,11 @@ impl Recorder {
                 threads.retain(|&thread| thread != own);
                 let subject = Subject::Processes(vec![process]);
                 let until = Until { ends: Arc::clone(&ends), time: None };
-                self.run(Whom::Threads(threads), subject, until, Some(ready), || Ok(()))
+                self.run(Whom::Threads(threads), subject, until, || {
+                    // No one waits any more if the caller has failed.
+                    let _ = ready.send(());
+                    Ok(())
+                })
             });
             let value = match is_ready.recv() {
                 Ok(()) => {
@@ -209,7 +213,7 @@ impl Recorder {
         let subject = Subject::Processes(vec![process]);
         let go = || held.go().map_err(start_error);
         let until = Until::default();
-        let (mut child, profile) = self.run(Whom::Command(process), subject, until, None, go)?;
+        let (mut child, profile) = self.run(Whom::Command(process), subject, until, go)?;
         let status = child.wait().map_err(start_error)?;
         Ok((status, profile))
     }
@@ -224,19 +228,16 @@ impl Recorder {
         check_exist(&[id])?;
         let until = Until { time: Some(time), ..Until::default() };
         let subject = Subject::Processes(vec![id]);
-        let ((), profile) =
-            self.run(Whom::Threads(threads_of(id)), subject, until, None, || Ok(()))?;
+        let ((), profile) = self.run(of_running(&subject), subject, until, || Ok(()))?;
         Ok(profile)
     }
 
-    /// Records, and reads the recording. `begin` is called once samples are taken, after which `ready` is
-    /// told.
+    /// Records, and reads the recording. `begin` is called once samples can be taken.
     fn run<T>(
         &self,
         whom: Whom,
         subject: Subject,
         until: Until,
-        ready: Option<Sender<()>>,
         begin: impl FnOnce() -> Result<T, RecordError>,
     ) -> Result<(T, Profile), RecordError> {
         let is_started = matches!(whom, Whom::Command(_));
@@ -246,10 +247,8 @@ impl Recorder {
         opened.shortfalls.iter().for_each(|shortfall| notices.add(shortfall.to_string()));
         let file_error = |error| RecordError::NoFile { path: self.path(), error };
         let file = self.file().map_err(file_error)?;
-        let existing = match &subject {
-            Subject::Processes(processes) if !is_started => processes.clone(),
-            _ => Vec::new(),
-        };
+        // A command that waits to be started has nothing mapped of its own yet.
+        let existing = if is_started { Vec::new() } else { existing(&subject) };
         let end = until.time.and_then(|time| Instant::now().checked_add(time));
         let span = Span { subject, beside: None, ends: until.ends, until: end, every: None };
         let form = Form {
@@ -261,7 +260,6 @@ impl Recorder {
         let mut session =
             Session::begin(opened, &sampling, form, (&existing, span), (false, notices));
         let begun = begin()?;
-        ready.into_iter().for_each(|ready| _ = ready.send(()));
         if let Some(part) = session.next_part() {
             session.write(file.try_clone().map_err(file_error)?, part)?;
         }
@@ -277,11 +275,10 @@ impl Recorder {
     }
 
     fn sampling(&self, whom: Whom) -> Sampling {
-        let events = self.events.len().max(1).saturating_add(usize::from(self.off_cpu));
         let sizes = match self.stack_bytes {
             Some(bytes) => CopySizes::one(bytes),
             // A part of a program may be over before other sizes are known to be better.
-            None => CopySizes::several(&whom, events).largest_first(),
+            None => CopySizes::several(&whom, self.events.len(), self.off_cpu).largest_first(),
         };
         Sampling {
             often: Often::Rate(self.rate),

@@ -239,8 +239,7 @@ impl ReportArgs {
             .sources(!self.no_source)
             .gaps_apart(self.gaps_apart)
             .notices(notices::all().clone())
-            .progress(progress::of_recordings())
-            .naming_options();
+            .progress(progress::of_recordings());
         let options = match &self.event {
             Some(event) => options.event(event.clone()),
             None => options,

@@ -3,7 +3,7 @@
 use unwind_target::elf::ElfFile;
 use unwind_target::{DebugFiles, LineReader, lines};
 
-use crate::mapped::files::RecordedFile;
+use crate::mapped::recorded_file::RecordedFile;
 
 /// Where debug information is looked for, and who reads it.
 #[derive(Clone, Debug, Default)]

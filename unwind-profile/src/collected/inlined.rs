@@ -12,8 +12,8 @@ use unwind_target::{LineReader, Untrusted};
 
 use crate::collected::call_tree::{CallTree, Frame};
 use crate::collected::debug_info::{DebugInfo, DwarfFile};
-use crate::mapped::files::RecordedFile;
 use crate::mapped::names::function_name;
+use crate::mapped::recorded_file::RecordedFile;
 
 /// How many addresses are looked up, and how long the look at more of them is begun.
 const MAX_ADDRS: usize = 1 << 17;

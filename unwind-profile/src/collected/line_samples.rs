@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::mapped::files::RecordedFile;
+use crate::mapped::recorded_file::RecordedFile;
 
 /// How many addresses are kept apart.
 const MAX_ADDRS: usize = 1 << 16;

@@ -17,5 +17,6 @@ pub mod side;
 pub mod source_lines;
 pub mod spread;
 pub mod time_line;
+pub mod together;
 pub mod view;
 pub mod waits;

@@ -1,42 +1,26 @@
 //! Reading a recording for a report.
 
-use std::collections::HashMap;
-use std::io;
-use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 use unwind_target::{Notices, Untrusted};
 
-use crate::collected::by_event::ByEvent;
 use crate::collected::call_tree::{CallTree, Frame};
-use crate::collected::collector::{Collector, Marks, Seen};
+use crate::collected::collector::Collector;
 use crate::collected::debug_info::DebugInfo;
 use crate::collected::error::{Ended, MissingSamples, ReadingError, SeveralEvents};
 use crate::collected::expansion::expanded;
 use crate::collected::grouping::By;
-use crate::collected::inlined::CodeFrames;
 use crate::collected::line_samples::LineSamples;
 use crate::collected::side::Side;
 use crate::collected::time_line::{Detail, TimeLine};
-use crate::collected::waits::of_unseen;
-use crate::mapped::files::{RecordedFiles, SharedFiles};
-use crate::mapped::kernel::SampledKernel;
-use crate::mapped::layout::Layout;
-use crate::mapped::names::Names;
 use crate::mapped::origin::Origin;
-use crate::recording::error::{PerfError, RecordingError};
-use crate::recording::pipeline::{Options, Summary};
-use crate::recording::reader::{PerfReader, ReadProgress};
+use crate::recording::error::RecordingError;
+use crate::recording::pipeline::Summary;
+use crate::recording::reader::ReadProgress;
 use crate::session::ledger::Ledger;
-use crate::session::ledger_section::{LedgerSection, told, unfinished};
-use crate::walks::call_stacks::CallStacks;
-use crate::walks::chosen_event::NoEvent;
 use crate::walks::found_by::FoundBy;
-use crate::walks::found_frames::FoundFrames;
-use crate::walks::printed::print;
 
 /// How to read.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +55,7 @@ pub struct Reading<'r> {
 
 impl Reading<'_> {
     /// Where debug information is looked for, and who reads it.
-    fn debug_info(self) -> DebugInfo {
+    pub(crate) fn debug_info(self) -> DebugInfo {
         self.debug_info.cloned().unwrap_or_default()
     }
 }
@@ -90,8 +74,8 @@ pub(crate) struct Read {
     /// What could not be found out, a line each.
     pub(crate) problems: Vec<String>,
     /// Of recordings that are left out, as they cannot be read.
-    errors: Vec<ReadingError>,
-    ends: Vec<RecordingEnd>,
+    pub(crate) errors: Vec<ReadingError>,
+    pub(crate) ends: Vec<RecordingEnd>,
 }
 
 /// What there is of one event.
@@ -109,10 +93,15 @@ pub(crate) struct EventRead {
 
 impl EventRead {
     /// As one of two sides that are compared. `recordings` are the counts of those that have one on the
-    /// other side.
-    pub(crate) fn side<'s>(&'s self, title: &'s str, recordings: &'s [&'s [u64]]) -> Side<'s> {
+    /// other side. `names_options` says whether texts name options of the command.
+    pub(crate) fn side<'s>(
+        &'s self,
+        title: &'s str,
+        recordings: &'s [&'s [u64]],
+        names_options: bool,
+    ) -> Side<'s> {
         let (profile, ledger) = (&self.profile, &self.ledger);
-        Side { title, profile, ledger, recordings, names_options: false }
+        Side { title, profile, ledger, recordings, names_options }
     }
 
     /// How many samples of a recording end at each node of the profile, if it was read to its end and
@@ -160,13 +149,13 @@ impl Read {
 
 /// How the reading of a recording ended.
 #[derive(Debug)]
-struct RecordingEnd {
-    path: PathBuf,
+pub(crate) struct RecordingEnd {
+    pub(crate) path: PathBuf,
     /// Samples that were found and that the ledger is about.
-    found: u64,
-    told: u64,
-    ledger: Ledger,
-    summary: Summary,
+    pub(crate) found: u64,
+    pub(crate) told: u64,
+    pub(crate) ledger: Ledger,
+    pub(crate) summary: Summary,
 }
 
 impl RecordingEnd {
@@ -180,259 +169,9 @@ impl RecordingEnd {
     }
 }
 
-/// Reads all of recordings, which are put together. Of several those that cannot be read are
-/// left out, which [`Read::end`] says.
-///
-/// # Errors
-///
-/// [`ReadingError`] if none is one, or the event that was asked for is in none.
-pub(crate) fn read<P: AsRef<Path>>(
-    paths: &[P],
-    reading: Reading<'_>,
-) -> Result<Read, ReadingError> {
-    let mut together = Together::new(reading);
-    let mut errors = Vec::new();
-    for path in in_order(paths) {
-        let input_error =
-            |error| ReadingError::from(RecordingError { path: path.to_owned(), error });
-        match PerfReader::open(path) {
-            Ok(mut reader) => {
-                if let Some(progress) = reading.progress {
-                    reader.tell_progress_to(Arc::clone(progress), path);
-                }
-                let added;
-                (together, added) = together.add(&mut reader, path);
-                errors.extend(added.err().map(input_error));
-            }
-            Err(error) => errors.push(input_error(error)),
-        }
-    }
-    together.finish(errors)
-}
-
-/// The same of a recording that is open.
-///
-/// # Errors
-///
-/// [`PerfError`] if its ledger cannot be read.
-pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading<'_>) -> Result<Read, PerfError> {
-    let (together, added) = Together::new(reading).add(reader, Path::new("-"));
-    added.map(|()| together.whole(Vec::new()))
-}
-
-/// Recordings in the order in which they were made, if all say when that was.
-fn in_order<P: AsRef<Path>>(paths: &[P]) -> Vec<&Path> {
-    let mut paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
-    // Standard input is read once.
-    if paths.len() > 1 && !paths.contains(&Path::new("-")) {
-        let began = |path: &&Path| {
-            let moment = Origin::read(&mut PerfReader::open(path).ok()?).ok()?.moment?;
-            Some(moment.of_wall())
-        };
-        let began: Option<Vec<_>> = paths.iter().map(began).collect();
-        if let Some(began) = began {
-            let mut ordered: Vec<_> = began.into_iter().zip(paths).collect();
-            ordered.sort_by_key(|&(began, _)| began);
-            paths = ordered.into_iter().map(|(_, path)| path).collect();
-        }
-    }
-    paths
-}
-
-/// Recordings that are put together.
-struct Together<'r> {
-    reading: Reading<'r>,
-    notices: Notices,
-    collectors: ByEvent,
-    files: SharedFiles,
-    /// Those of the first one.
-    origin: Option<Origin>,
-    /// The sum of all.
-    ledger: Option<Ledger>,
-    /// The same of each event.
-    event_ledgers: HashMap<Untrusted, Ledger>,
-    /// Samples that waits without one stand for.
-    unseen: u64,
-    ends: Vec<RecordingEnd>,
-    /// How many samples end at each node, by event and recording, if they are compared.
-    counts: Vec<(usize, PathBuf, Vec<u64>)>,
-}
-
-impl<'r> Together<'r> {
-    fn new(reading: Reading<'r>) -> Self {
-        let notices = reading.notices.cloned().unwrap_or_default();
-        let names = Names::new(SampledKernel::Running, Layout::Perf7_2, &notices);
-        let mut collector = Collector::new(names, reading.by, reading.memory);
-        collector.time_line = TimeLine::new(reading.detail);
-        collector.waits.are_shown = reading.off_cpu;
-        collector.is_compared = reading.is_compared;
-        collector.keeps_gaps_apart = reading.keeps_gaps_apart;
-        collector.line_samples = reading.keeps_lines.then(LineSamples::default);
-        collector.code_frames =
-            reading.shows_inlined.then(|| CodeFrames::new(reading.debug_info()));
-        Self {
-            reading,
-            notices,
-            collectors: ByEvent::new(reading.event.cloned(), collector),
-            files: SharedFiles::default(),
-            origin: None,
-            ledger: None,
-            event_ledgers: HashMap::new(),
-            unseen: 0,
-            ends: Vec::new(),
-            counts: Vec::new(),
-        }
-    }
-
-    /// Reads one more. An error says that it is left out, or a part of it.
-    fn add(mut self, reader: &mut PerfReader, path: &Path) -> (Self, Result<(), PerfError>) {
-        let begun = (|| {
-            let told = told(reader)?;
-            Ok((told, Origin::read(reader)?))
-        })();
-        let (told, origin) = match begun {
-            Ok(begun) => begun,
-            Err(error) => return (self, Err(error)),
-        };
-        if told.as_ref().is_some_and(|told| told.is_unfinished) {
-            self.notices.add(unfinished(path));
-        }
-        let moments = self.origin.as_ref().and_then(|first| first.moment).zip(origin.moment);
-        let shift = moments.map_or(0, |(first, own)| own.shift_to(first));
-        self.collectors.collectors().for_each(|(_, collector)| collector.time_shift = shift);
-        let before = self.own_counts();
-        let of_others = |by_event: &ByEvent| by_event.others.iter().map(|(_, count)| count).sum();
-        let others_before: u64 = of_others(&self.collectors);
-        let ended;
-        (self.collectors, ended) =
-            collect(self.collectors, reader, self.reading, &self.files, told.as_ref(), &origin);
-        self.collectors.learn_events(reader.events());
-        let seen = self.collectors.collectors();
-        let seen: Vec<(Untrusted, Seen)> =
-            seen.map(|(name, one)| (name.clone(), mem::take(&mut one.seen))).collect();
-        let others: u64 = of_others(&self.collectors);
-        self.origin.get_or_insert(origin);
-        let summary = match ended {
-            Ok(summary) => summary,
-            Err(error) => return (self, Err(error.into())),
-        };
-        if self.reading.is_compared {
-            let before = before.into_iter().chain(std::iter::repeat_with(Vec::new));
-            for (at, (now, before)) in self.own_counts().into_iter().zip(before).enumerate() {
-                let own = now.into_iter().zip(before.into_iter().chain(std::iter::repeat(0)));
-                let own = own.map(|(now, before)| now.saturating_sub(before)).collect();
-                self.counts.push((at, path.to_owned(), own));
-            }
-        }
-        // Where there is no ledger nothing is told of samples that are not asked for.
-        let others_now = if told.is_some() { others.saturating_sub(others_before) } else { 0 };
-        let found = seen.iter().map(|(_, seen)| seen.samples).fold(others_now, u64::saturating_add);
-        let is_of_one =
-            seen.iter().filter(|(_, seen)| seen.samples > 0).count() < 2 && others == others_before;
-        let of_events: Vec<_> =
-            seen.into_iter().map(|(name, seen)| (name, ledger_of_seen(seen))).collect();
-        let lost = summary.merge.lost;
-        let of_seen = || {
-            let sum = of_events.iter().fold(Ledger::new(), |sum, (_, one)| sum.with(one));
-            Ledger { lost, lost_told: lost, lost_by_kernel: None, ..sum }
-        };
-        let ledger = told.map_or_else(of_seen, |told| told.ledger);
-        let seen_at = of_events.iter().position(|(_, seen)| seen.written > 0).unwrap_or(0);
-        for (at, (name, of_seen)) in of_events.into_iter().enumerate() {
-            let of_event = match ledger.of_event(name.escaped()) {
-                Some(told) => told,
-                // What is lost is of no event that could be told, unless there is one.
-                None if is_of_one && at == seen_at => ledger.clone(),
-                None => of_seen,
-            };
-            let sum = self.event_ledgers.entry(name);
-            let sum = sum.and_modify(|sum| *sum = mem::take(sum).with(&of_event));
-            sum.or_insert(of_event);
-        }
-        if let Some(waits) = ledger.off_cpu.filter(|_| self.reading.off_cpu) {
-            let unseen = of_unseen(reader.events(), waits.nanoseconds_without_sample);
-            self.unseen = self.unseen.saturating_add(unseen);
-        }
-        let told = ledger.written.saturating_sub(ledger.dropped).saturating_sub(ledger.damaged);
-        let sum = match self.ledger.take() {
-            Some(sum) => sum.with(&ledger),
-            None => ledger.clone(),
-        };
-        self.ledger = Some(sum);
-        self.ends.push(RecordingEnd { path: path.to_owned(), found, told, ledger, summary });
-        (self, Ok(()))
-    }
-
-    /// How many samples end at each node so far, if that is asked for.
-    fn own_counts(&mut self) -> Vec<Vec<u64>> {
-        let is_compared = self.reading.is_compared;
-        let collectors = self.collectors.collectors().filter(|_| is_compared);
-        let own =
-            |collector: &Collector| collector.profile.nodes.iter().map(|node| node.own).collect();
-        collectors.map(|(_, collector)| own(collector)).collect()
-    }
-
-    /// What there is, if there is a recording, and the event that was asked for.
-    fn finish(self, mut errors: Vec<ReadingError>) -> Result<Read, ReadingError> {
-        if self.ends.is_empty() {
-            if errors.is_empty() {
-                return Err(ReadingError::NoRecording(errors));
-            }
-            match (errors.pop(), errors.is_empty()) {
-                (Some(only), true) => return Err(only),
-                (Some(last), false) => {
-                    errors.push(last);
-                    return Err(ReadingError::NoRecording(errors));
-                }
-                (None, _) => {}
-            }
-        }
-        if let (false, Some(asked)) = (self.collectors.has_asked(), self.reading.event) {
-            let path = self.ends.first().map(|end| escaped(&end.path).to_string());
-            let (path, events) = (path.unwrap_or_default(), self.collectors.others);
-            return Err(NoEvent { path, asked: asked.clone(), events }.into());
-        }
-        Ok(self.whole(errors))
-    }
-
-    fn whole(mut self, errors: Vec<ReadingError>) -> Read {
-        let ledger = self.ledger.take().unwrap_or_default();
-        let mut others = mem::take(&mut self.collectors.others);
-        let mut collectors: Vec<_> =
-            self.collectors.into_collectors().into_iter().enumerate().collect();
-        // Of events without samples one is enough, where there is no other.
-        let is_seen = |collector: &Collector| !collector.profile.nodes.is_empty();
-        let some = collectors.iter().position(|(_, (_, one))| is_seen(one)).unwrap_or(0);
-        let mut at = 0_usize;
-        collectors.retain(|(_, (name, collector))| {
-            let is_kept = at == some || is_seen(collector);
-            at = at.saturating_add(1);
-            if !is_kept && !name.as_bytes().starts_with(b"dummy") {
-                others.push((name.clone(), 0));
-            }
-            is_kept
-        });
-        let is_of_one = collectors.len() < 2;
-        let mut problems = Vec::new();
-        let mut counts = self.counts;
-        let events = collectors.into_iter().map(|(at, (name, collector))| {
-            let of_event = self.event_ledgers.remove(&name).unwrap_or_default();
-            let own = counts.extract_if(.., |(of, ..)| *of == at);
-            let counts = own.map(|(_, path, counts)| (path, counts)).collect();
-            let unseen = if is_of_one { self.unseen } else { 0 };
-            let event = EventRead::of(name, collector, of_event, counts, self.reading.memory);
-            problems.extend(event.1);
-            event.0.with_notes(unseen)
-        });
-        let events = events.collect();
-        let origin = self.origin.unwrap_or_default();
-        Read { events, others, ledger, origin, problems, errors, ends: self.ends }
-    }
-}
-
 impl EventRead {
     /// What a collector has. Returns also what could not be found out.
-    fn of(
+    pub(crate) fn of(
         name: Untrusted,
         collector: Collector,
         ledger: Ledger,
@@ -460,7 +199,7 @@ impl EventRead {
 
     /// The same with samples of which nothing else is known, and those that waits without a sample
     /// stand for.
-    fn with_notes(mut self, unseen: u64) -> Self {
+    pub(crate) fn with_notes(mut self, unseen: u64) -> Self {
         for (count, what) in [
             (self.ledger.lost, "[lost in a ring]"),
             (self.ledger.dropped, "[dropped]"),
@@ -473,51 +212,4 @@ impl EventRead {
         }
         self
     }
-}
-
-/// What can be told of a recording without a ledger.
-fn ledger_of_seen(seen: Seen) -> Ledger {
-    Ledger {
-        written: seen.samples,
-        complete: seen.complete,
-        incomplete: seen.incomplete,
-        kernel_only: seen.kernel_only,
-        unmatched: seen.unmatched,
-        unchecked: seen.unchecked,
-        ..Ledger::new()
-    }
-}
-
-/// Has collectors continue with a recording.
-fn collect(
-    mut collectors: ByEvent,
-    reader: &mut PerfReader,
-    reading: Reading<'_>,
-    shared: &SharedFiles,
-    told: Option<&LedgerSection>,
-    origin: &Origin,
-) -> (ByEvent, io::Result<Summary>) {
-    let options = Options {
-        merge: true,
-        memory: reading.memory,
-        frame_pointers: FramePointerRows { is_trusted: reading.trust_fp },
-        stitch_lbr: false,
-    };
-    let build_ids = reader.build_ids();
-    let notices = reading.notices.cloned().unwrap_or_default();
-    let names = Names::new(origin.kernel(&build_ids), Layout::Perf7_2, &notices);
-    let names = if reading.names_kernel { names } else { names.without_kernel() };
-    let marks = told.map(|told| {
-        let marks = told.incomplete.iter();
-        let marks = marks.map(|(time, thread, reason)| ((*time, *thread), reason.clone()));
-        Marks { incomplete: marks.collect(), others_are_complete: told.others_are_complete() }
-    });
-    // Without them frames have the colours of tables as they are now.
-    let found_frames = FoundFrames::read(reader).ok().flatten();
-    collectors.begin(names, marks, found_frames);
-    let files = RecordedFiles::new(build_ids).of_origin(origin).sharing(shared.clone());
-    let files = files.with_notices(&notices);
-    let files = files.with_debug_files(reading.debug_info().files);
-    let call_stacks = CallStacks::new(false, reader.branch_entries());
-    print(reader, options, files, call_stacks, collectors)
 }

@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn d14_the_sizes_of_a_recording_follow_what_stacks_need() {
-        let sizes = CopySizes::several(&Whom::All, 1);
+        let sizes = CopySizes::several(&Whom::All, 1, false);
         let last_of = |needs: &[(usize, usize)], rate| {
             let depths = needs.iter().flat_map(|&(count, depth)| iter::repeat_n(depth, count));
             let depths: Vec<usize> = depths.collect();
@@ -399,7 +399,7 @@ mod tests {
             let stack = |need| Stack { need, len: above.map_or(1 << 20, |above| need + above) };
             let stacks = needs.iter().flat_map(|&(count, need)| iter::repeat_n(stack(need), count));
             let stacks: Vec<Stack> = stacks.collect();
-            let copies = CopySize::new(CopySizes::several(&Whom::All, 1), 4_999);
+            let copies = CopySize::new(CopySizes::several(&Whom::All, 1, false), 4_999);
             let mut sizes = sizes_of_stacks(&copies, &stacks, 10_000);
             sizes.sort_unstable();
             sizes[sizes.len() / 2]

@@ -81,10 +81,11 @@ impl CopySizes {
         Self { first: self.bytes.len().saturating_sub(1), ..self }
     }
 
-    /// Those that a program may need, for as many events that are sampled: fewer where the machine has
-    /// many CPUs, as a thread has an event for each size on each of them.
+    /// Those that a program may need, of whom as many events are sampled, or the one there is without, and waits:
+    /// fewer where the machine has many CPUs, as a thread has an event for each size on each of them.
     #[must_use]
-    pub fn several(whom: &Whom, events: usize) -> Self {
+    pub fn several(whom: &Whom, events: usize, off_cpu: bool) -> Self {
+        let events = events.max(1).saturating_add(usize::from(off_cpu));
         match whom {
             Whom::All | Whom::ControlGroup(_) => Self::most_useful(STACKS.len()),
             Whom::Command(_) | Whom::Threads(_) => Self::on_cpus(cpus(), events),
@@ -192,6 +193,6 @@ mod tests {
         // With switches between threads there are two events for each size.
         assert_eq!(on(8, 2).bytes, [8_192, 16_384, 65_528]);
         // With one size there is one event on each CPU, as perf has it; of all CPUs no thread has any.
-        assert_eq!(CopySizes::several(&Whom::All, 2).bytes, all);
+        assert_eq!(CopySizes::several(&Whom::All, 1, true).bytes, all);
     }
 }

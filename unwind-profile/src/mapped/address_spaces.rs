@@ -10,9 +10,10 @@ use unwind_target::jit::jit_dump::JitDump;
 use unwind_target::jit::jit_maps::{MAX_PARENTS, Maker};
 use unwind_target::target::processes::Processes;
 
-use crate::mapped::files::{RecordedFile, RecordedFiles};
+use crate::mapped::files::RecordedFiles;
 use crate::mapped::moved_text::{MovedText, MovedTexts};
 use crate::mapped::ranges::{Range, Ranges};
+use crate::mapped::recorded_file::RecordedFile;
 use crate::recording::held::{Held, Meaning};
 
 /// The process that mappings of the kernel itself are said to be of.

@@ -10,6 +10,7 @@ pub mod names;
 pub mod origin;
 pub mod probed_returns;
 pub mod ranges;
+pub mod recorded_file;
 pub mod recorded_tables;
 pub mod running_code;
 pub mod text_proof;

@@ -15,10 +15,10 @@ use unwind_target::untrusted::plain;
 use unwind_target::{Notices, Untrusted};
 
 use crate::mapped::address_spaces::Space;
-use crate::mapped::files::RecordedFile;
 use crate::mapped::kernel::{KernelSymbols, KernelText, SampledKernel};
 use crate::mapped::layout::Layout;
 use crate::mapped::ranges::Range;
+use crate::mapped::recorded_file::RecordedFile;
 
 /// How many names are kept, so that they need not be read and unfolded again.
 const MAX_KEPT: usize = 1 << 14;

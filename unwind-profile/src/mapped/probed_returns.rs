@@ -83,8 +83,8 @@ mod tests {
     use unwind_perf::record::{Attr, Endian, EventFormat, Record, SampleType, Words};
 
     use super::*;
-    use crate::mapped::files::RecordedFile;
     use crate::mapped::ranges::{Range, Ranges};
+    use crate::mapped::recorded_file::RecordedFile;
 
     const PROBES: u64 = 0x7fff_ffff_e000;
     const SP: u64 = 0x8000;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::mapped::files::RecordedFile;
+use crate::mapped::recorded_file::RecordedFile;
 
 /// A range of addresses and what is there. Cloning costs nothing that grows with it.
 #[derive(Clone, Debug)]

@@ -9,8 +9,9 @@ use std::time::Duration;
 use unwind_target::Notices;
 use unwind_target::files::build_id_cache::{Keeping, KeepingError, Origin};
 
-use crate::mapped::files::{RecordedFile, RecordedFiles};
+use crate::mapped::files::RecordedFiles;
 use crate::mapped::kernel::running_build_id;
+use crate::mapped::recorded_file::RecordedFile;
 
 /// How long the command stays when all else is done: a file system may not answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -309,8 +309,9 @@ mod tests {
 
     use super::*;
     use crate::mapped::address_spaces::Spaces;
-    use crate::mapped::files::{RecordedFile, RecordedFiles};
+    use crate::mapped::files::RecordedFiles;
     use crate::mapped::ranges::Range;
+    use crate::mapped::recorded_file::RecordedFile;
     use crate::recording::error::PerfError;
     use crate::recording::events::Events;
     use crate::recording::held::Held;

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use unwind_perf::record::{Attr, UserState};
 use unwind_profile::mapped::address_spaces::Space;
-use unwind_profile::mapped::files::{FileError, RecordedFiles};
+use unwind_profile::mapped::files::RecordedFiles;
 use unwind_profile::mapped::layout::Layout;
 use unwind_profile::mapped::names::{self, Mode, Names};
 use unwind_profile::mapped::origin::Origin;
 use unwind_profile::mapped::ranges::Range;
+use unwind_profile::mapped::recorded_file::FileError;
 use unwind_profile::recording::error::{PerfError, RecordingError};
 use unwind_profile::recording::events::Events;
 use unwind_profile::recording::held::Held;

@@ -116,7 +116,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let ends = end_at(&signals, &Arc::default());
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let (whom, existing) = (of_running(&subject), existing(&subject));
-    let sizes = CopySizes::several(&whom, 1);
+    let sizes = CopySizes::several(&whom, 1, false);
     let opened = open(
         &Sampling {
             often: Often::Rate(args.rate),

@@ -1,0 +1,46 @@
+//! The end of `unwind record --help`.
+
+pub(super) const LONG_HELP: &str = "\
+A recording ends when the command or all given processes have ended, after --duration, or
+at Ctrl-C or SIGTERM; the file is whole in each case. A command that was started gets these signals,
+too, and treats all signals as it would without a recorder. If the recorder is killed, what is older
+than a second is in the file, and commands that read it say that its end is missing.
+
+perf's options mean here what they do there: -e, -c, -F, -p, -t, -a, -C, -u, -o, -g, --filter and
+--cgroup. Several events are kept apart: `unwind report` has a table for each. Events in braces, which
+perf counts as a group, are refused. Where the CPU has no counters, as in many virtual machines,
+`-e cycles` says so; cpu-clock takes samples by a timer. Tracepoints and probes need tracefs, mounted on
+/sys/kernel/tracing.
+
+It needs root or the capability CAP_PERFMON, or, for programs of one's own without the
+kernel's part, a kernel.perf_event_paranoid of 2 or less.
+
+The ledger has each sample in one class: `complete`, `incomplete` with a reason, `kernel_only`
+(threads without a user part), `unmatched` (of --deferred: the stack did not come before the
+recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped` (too many waited to be walked),
+`lost` (records of any kind for which a ring had no room). Reasons:
+  gap                   callers may be missing between two frames
+  stack-copy-too-short  the stack is deeper than --stack-bytes
+  stack-not-copied      a part of the stack that was not in memory, or is below the stack pointer
+  other-stack           the caller is on another stack than the one that was copied
+  no-row                no table covers the code
+  file-gone             the file with the code was removed or replaced, and the process has ended
+  return-probe          a uretprobe has the return address, see --uretprobes
+  no-start              the sample has no registers to start with
+  record-limit          more frames than a record can have
+  others                as `unwind script` says of each such stack
+If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed
+is told on standard error, and changes nothing of it.
+The file has the ledger in a section that perf leaves out.
+
+JSON (its JSON Schema: docs/schema/ledger.json), an object a file: `schema` (1; rises when a field
+changes its meaning or goes), the classes above as counts, `incomplete` as an object of counts by reason, and
+  written         samples that came out of the rings: the sum of all classes but `lost`
+  lost_told       how many of `lost` the kernel's records tell
+  lost_by_kernel  its count of them, or null where it has none
+  skipped_bytes   bytes of the rings that were no records
+  throttled       spans, nanoseconds, samples_estimated
+  cpu_time        nanoseconds, samples_missing_estimated; left out where the kernel does not count
+  events          of several events: a list, each with `event`, its name, `written` and the classes
+  off_cpu         of --off-cpu: samples and nanoseconds of waits, without_sample and
+                  nanoseconds_without_sample of those without one, without_end";
