@@ -134,18 +134,22 @@ pub(crate) fn exit_code_of_input(error: &InputError) -> u8 {
 impl Failure {
     /// Why a target cannot be looked at, and what to do next by this command.
     pub(crate) fn text_of_target(error: &TargetError) -> String {
-        let hint = match error {
-            TargetError::LetGo { .. } => "; --hold-limit says how long it may be held",
-            TargetError::NotACore { .. } => {
-                "; give a program by --exe, or start it by `unwind stack -- PROGRAM`"
-            }
-            TargetError::NotPermitted { owner, ptrace_scope, .. }
-            | TargetError::NotReadable { owner, ptrace_scope, .. } => {
-                permission_hint(*owner, *ptrace_scope)
-            }
-            _ => "",
-        };
-        format!("{error}{hint}")
+        format!("{error}{}", hint_of_target(error))
+    }
+}
+
+/// What to do next by this command.
+fn hint_of_target(error: &TargetError) -> &'static str {
+    match error {
+        TargetError::LetGo { .. } => "; --hold-limit says how long it may be held",
+        TargetError::NotACore { .. } => {
+            "; give a program by --exe, or start it by `unwind stack -- PROGRAM`"
+        }
+        TargetError::NotPermitted { owner, ptrace_scope, .. }
+        | TargetError::NotReadable { owner, ptrace_scope, .. } => {
+            permission_hint(*owner, *ptrace_scope)
+        }
+        _ => "",
     }
 }
 
@@ -164,15 +168,20 @@ fn permission_hint(owner: u32, ptrace_scope: Option<u8>) -> &'static str {
     }
 }
 
-/// A [`TargetError`] with what to do next by this command.
+/// An error with what to do next by this command.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", Failure::text_of_target(.0))]
-struct TargetFailure(#[source] TargetError);
+#[error("{error}{hint}")]
+struct Hinted {
+    #[source]
+    error: Box<dyn Error + Send + Sync>,
+    hint: &'static str,
+}
 
 impl From<TargetError> for Failure {
     fn from(error: TargetError) -> Self {
         let exit_code = exit_code_of_target(&error);
-        Self::new(TargetFailure(error), exit_code)
+        let hint = hint_of_target(&error);
+        Self::new(Hinted { error: error.into(), hint }, exit_code)
     }
 }
 
@@ -274,15 +283,6 @@ impl From<EngineError> for Failure {
         };
         Self::new(Hinted { error: error.into(), hint }, exit_code)
     }
-}
-
-/// An error with what to do next by this command.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}{hint}")]
-struct Hinted {
-    #[source]
-    error: Box<dyn Error + Send + Sync>,
-    hint: &'static str,
 }
 
 impl From<NoProcess> for Failure {

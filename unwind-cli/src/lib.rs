@@ -64,19 +64,6 @@ pub fn read_qmp(text: &[u8]) -> usize {
     commands::guest::read_answers(text)
 }
 
-/// Reads a recording and reports it in each format, with little memory. Returns the lengths of
-/// all outputs in bytes, or `None` if it is no recording.
-#[must_use]
-pub fn report_perf_data(bytes: &[u8]) -> Option<Vec<usize>> {
-    unwind_profile::bounded::reported_len(bytes)
-}
-
-/// How many bytes the records of a recording have that are stored, compressed or not.
-#[must_use]
-pub fn perf_records_len(bytes: &[u8]) -> usize {
-    unwind_profile::bounded::records_len(bytes)
-}
-
 /// Reads a recording of perf as `unwind script` and `unwind merge` do, with little memory.
 /// Returns the lengths of the text, the JSON and the merged recording in bytes, or `None`
 /// if it is no recording.
@@ -87,43 +74,11 @@ pub fn read_perf_data(bytes: &[u8]) -> Option<[usize; 3]> {
     Some([text, json, merged])
 }
 
-/// Reads the text of `/proc/kallsyms`. Returns how many functions there are, and how many bytes of
-/// names are found by their addresses.
-#[must_use]
-pub fn read_kernel_symbols(text: &[u8]) -> (usize, usize) {
-    unwind_profile::mapped::kernel::listed(text)
-}
-
 /// Reads what `perf script` prints for `unwind verify`. Returns how many samples and addresses
 /// that are.
 #[must_use]
 pub fn read_perf_script(text: &[u8]) -> (usize, usize) {
     commands::verify::perf_script::listed(text)
-}
-
-/// Reads the sections that `unwind record` adds to a recording: its ledger, and how frames were
-/// found, of which up to 1,024 of each sample are looked at. Returns how many bytes the ledger
-/// takes as text, and how many frames there are.
-#[must_use]
-pub fn read_recorded_sections(ledger: &[u8], found_frames: &[u8]) -> (usize, usize) {
-    let told = unwind_profile::session::ledger_section::ledger_of(ledger);
-    let text = told.map_or(0, |told| {
-        let notes = [told.ledger.to_string(), told.ledger.summary()];
-        notes.iter().map(String::len).fold(0, usize::saturating_add)
-    });
-    let found = unwind_profile::walks::found_frames::FoundFrames::of_section(found_frames);
-    let frames = found.map_or(0, |found| {
-        let samples = (0..found.samples()).map_while(|number| u64::try_from(number).ok());
-        samples.map(|number| found.of_sample(number).take(1 << 10).count()).sum()
-    });
-    (text, frames)
-}
-
-/// Reads two recordings and writes their difference in each format. Returns the lengths of all
-/// outputs in bytes, or `None` if one is no recording.
-#[must_use]
-pub fn compare_perf_data(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
-    unwind_profile::bounded::compared_len(before, after)
 }
 
 /// Explains the sample of this number of a recording as text and as JSON. Returns how many bytes

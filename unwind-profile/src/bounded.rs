@@ -12,6 +12,8 @@ use crate::collected::view::View;
 use crate::formats::format::Format;
 use crate::formats::{difference, write};
 use crate::recording::reader::PerfReader;
+use crate::session::ledger_section::ledger_of;
+use crate::walks::found_frames::FoundFrames;
 
 /// How recordings are read with little memory, for bounds.
 const BOUNDED: Reading<'_> = Reading {
@@ -108,4 +110,22 @@ pub fn records_len(bytes: &[u8]) -> usize {
         len = len.saturating_add(reader.record().map_or(0, |record| record.bytes().len()));
     }
     len
+}
+
+/// Reads the sections that `unwind record` adds to a recording: its ledger, and how frames were
+/// found, of which up to 1,024 of each sample are looked at. Returns how many bytes the ledger
+/// takes as text, and how many frames there are.
+#[must_use]
+pub fn recorded_sections_len(ledger: &[u8], found_frames: &[u8]) -> (usize, usize) {
+    let told = ledger_of(ledger);
+    let text = told.map_or(0, |told| {
+        let notes = [told.ledger.to_string(), told.ledger.summary()];
+        notes.iter().map(String::len).fold(0, usize::saturating_add)
+    });
+    let found = FoundFrames::of_section(found_frames);
+    let frames = found.map_or(0, |found| {
+        let samples = (0..found.samples()).map_while(|number| u64::try_from(number).ok());
+        samples.map(|number| found.of_sample(number).take(1 << 10).count()).sum()
+    });
+    (text, frames)
 }

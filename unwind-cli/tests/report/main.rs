@@ -254,7 +254,7 @@ fn d15_a_recording_that_is_cut_anywhere_is_reported_as_far_as_it_goes_and_refuse
     let Some(data) = recording("report_cut", b"nested", &[]) else { return };
     let bytes = fs::read(&data).unwrap();
     for cut in (0..bytes.len()).step_by(bytes.len() / 40) {
-        let lengths = unwind_cli::report_perf_data(&bytes[..cut]);
+        let lengths = unwind_profile::bounded::reported_len(&bytes[..cut]);
         assert!(lengths.is_none_or(|lengths| lengths.len() == 11), "{cut}");
     }
     // In the middle of the samples, where the ledger is gone.

@@ -11,7 +11,7 @@ const FIXED: u64 = 64 << 10;
 pub(crate) fn run(data: &[u8]) {
     let len = data.len();
     let ((functions, names), peak) =
-        CountingAllocator::peak_of(|| entry_points::read_kernel_symbols(data));
+        CountingAllocator::peak_of(|| entry_points::kernel_symbols_listed(data));
     assert!(peak <= PER_BYTE * len as u64 + FIXED, "{peak} bytes of memory for {len}");
     // The shortest line is `1 t ` with the end of the line before it.
     assert!(functions <= len / 5 + 1, "{functions} functions of {len} bytes");

@@ -14,7 +14,7 @@ const OWN_MEMORY: u64 = 16 << 20;
 
 /// How many bytes a recording counts for: those of its records where they are compressed.
 pub(crate) fn worth(data: &[u8]) -> usize {
-    data.len().max(entry_points::perf_records_len(data))
+    data.len().max(entry_points::records_len(data))
 }
 
 pub(crate) fn run(data: &[u8]) {

@@ -9,6 +9,6 @@ pub(crate) fn run(data: &[u8]) {
     let Some((&[low, high], rest)) = data.split_first_chunk() else { return };
     let split = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
     let (before, after) = rest.split_at(split);
-    let outputs = || entry_points::compare_perf_data(before, after).into_iter().flatten();
+    let outputs = || entry_points::compared_len(before, after).into_iter().flatten();
     BOUNDS.check(worth(before) + worth(after), outputs);
 }

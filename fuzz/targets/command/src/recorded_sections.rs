@@ -23,7 +23,7 @@ pub(crate) fn run(data: &[u8]) {
     let found_frames = found_frames.get(1..).unwrap_or_default();
     let (len, start) = (data.len(), Instant::now());
     let ((text, frames), peak) =
-        CountingAllocator::peak_of(|| entry_points::read_recorded_sections(ledger, found_frames));
+        CountingAllocator::peak_of(|| entry_points::recorded_sections_len(ledger, found_frames));
     let allowed = PER_BYTE * len as u64 + FIXED;
     assert!(peak <= allowed, "{peak} bytes of memory for {len}");
     assert!(text as u64 <= allowed, "{text} bytes of text for {len}");
