@@ -1,5 +1,5 @@
 // many threads N: N threads that compute at the same time.
-// many forks N: N processes that compute, one after the other.
+// many forks N ROUNDS: N processes that compute for ROUNDS, or 100,000, one after the other.
 // many deep N KIB: computes for N hundredths of a second under KIB of stack, or 40.
 #include <pthread.h>
 #include <stdlib.h>
@@ -41,9 +41,10 @@ int main(int argc, char **argv) {
             if (pthread_create(&threads[at], &small, compute, (void *)1000000)) return 1;
         for (long at = 0; at < count; at++) pthread_join(threads[at], NULL);
     } else {
+        void *rounds = (void *)(argc > 3 ? atol(argv[3]) : 100000);
         for (long at = 0; at < count; at++) {
             pid_t child = fork();
-            if (child == 0) _exit(compute((void *)100000) != (void *)100000);
+            if (child == 0) _exit(compute(rounds) != NULL);
             if (child < 0 || waitpid(child, NULL, 0) != child) return 1;
         }
     }
