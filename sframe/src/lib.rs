@@ -17,7 +17,8 @@
 //! [`RemoteTable`] is a table in another program's memory, which may be absent in
 //! parts and may change at any time. [`Table::validate`] checks a table against all
 //! rules of the format. [`Table::index`] makes lookups faster, in memory that the
-//! caller lends.
+//! caller lends. [`CompactTable`] has the rows of a file in another form, which takes less to read than
+//! SFrame's; [`compact`] describes it.
 //!
 //! # Units
 //!
@@ -36,8 +37,8 @@
 //! # Features
 //!
 //! Reading needs none. `write` brings `Builder`, which encodes tables and
-//! merges them; it allocates. `cfi` makes tables of `.eh_frame` and
-//! `.debug_frame` (`CfiSection`, `Builder::add_cfi`), with gimli.
+//! merges them, and `CompactBuilder`; they allocate. `cfi` makes tables of `.eh_frame` and
+//! `.debug_frame` (`CfiSection`, `Builder::add_cfi`, `CompactBuilder::add_cfi`), with gimli.
 //!
 //! # Example
 //!
@@ -87,6 +88,7 @@ extern crate alloc;
 
 #[cfg(feature = "cfi")]
 mod cfi;
+pub mod compact;
 mod error;
 mod format;
 mod read;
@@ -99,6 +101,13 @@ mod write;
 pub use cfi::{
     convert::{CfiConverter, CfiReport},
     lost::{CfiOmission, CfiOmissionReason},
+};
+#[cfg(feature = "write")]
+pub use compact::builder::CompactBuilder;
+pub use compact::{
+    error::CompactError,
+    omission::{CompactOmission, CompactOmissionReason, CompactOmissions},
+    table::{CompactRows, CompactTable},
 };
 pub use error::{Error, TableOffset};
 pub use format::{
@@ -117,7 +126,7 @@ pub use read::{
     table::{Fdes, Table},
 };
 #[cfg(feature = "cfi")]
-pub use unwind_cfi::{CfiError, CfiSection};
+pub use unwind_cfi::{CfiAbi, CfiError, CfiSection};
 pub use validate::diagnostic::{Diagnostic, Severity, Summary, Violation};
 // A user who only reads tables needs no other crate.
 pub use unwind_core::{BaseReg, CfaRule, DwarfReg, Memory, ReadError, RegRule, Row, VirtAddr};

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use sframe::{
-    Abi, CfiError, CfiOmissionReason, Error, OmissionReason, RemoteError, Severity, TableOffset,
-    Violation, WriteError,
+    Abi, CfiError, CfiOmissionReason, CompactError, CompactOmissionReason, Error, OmissionReason,
+    RemoteError, Severity, TableOffset, Violation, WriteError,
 };
 use test_support::check_messages;
 use unwind_core::{BaseReg, DwarfReg, ReadError, RegRule, TableError as _};
@@ -85,8 +85,18 @@ fn every_error_of_a_table_says_something_of_its_own() {
         WriteError::TooLarge,
         WriteError::UnknownAbi(abi),
         WriteError::OtherAbi(abi),
+        WriteError::TooFarApart { pages: 9 },
     ];
     texts.extend(write.map(|error| error.to_string()));
+    let compact = [
+        CompactError::Magic,
+        CompactError::Length,
+        CompactError::Header,
+        CompactError::Page { page: 3 },
+        CompactError::Row { row: 3 },
+        CompactError::Rule { rule: 3 },
+    ];
+    texts.extend(compact.map(|error| error.to_string()));
     check_messages(&texts);
     // An error of a table read from memory says what the same error of bytes in memory says.
     assert_eq!(RemoteError::Table(ERRORS[0]).to_string(), texts[0]);
@@ -163,6 +173,20 @@ fn every_reason_of_a_loss_says_something_of_its_own_and_has_a_name() {
     let overlap = CfiOmissionReason::Table(OmissionReason::Overlap { other: 0x1000 });
     assert!(overlap.is_fault() && overlap.name() == "overlap");
     assert!(!CfiOmissionReason::Table(OmissionReason::SignalFrame).is_fault());
+    let compact = [
+        CompactOmissionReason::CfaRegister,
+        CompactOmissionReason::RaRegister,
+        CompactOmissionReason::FpRegister,
+        CompactOmissionReason::OneFrame,
+        CompactOmissionReason::TooManyRules,
+        CompactOmissionReason::Address,
+        CompactOmissionReason::Malformed,
+        CompactOmissionReason::NoRow,
+        CompactOmissionReason::SharedRows,
+    ];
+    check_messages(&compact.map(|reason| reason.to_string()));
+    let names: BTreeSet<&str> = compact.iter().map(|reason| reason.name()).collect();
+    assert_eq!(names.len(), compact.len());
     let names: BTreeSet<&str> = reasons.iter().map(|reason| reason.name()).collect();
     assert!(names.len() + 3 >= reasons.len(), "{names:?}");
     assert_eq!(CfiOmissionReason::Table(LOST[0]).to_string(), texts[0]);

@@ -133,6 +133,33 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
         if has_row { rules.row(&entries.registers, cie.ra) } else { None }
     }
 
+    /// What a [lookup](crate::CfiTable::find_row) of an address finds there: also what rows can say and
+    /// no row of a table. Of a frame pointer that no row can tell it says that it is undefined. Like
+    /// [`row`](Self::row), it has no mark of a function that may return to where an exception is caught.
+    ///
+    /// # Errors
+    ///
+    /// What holds there in place of a row.
+    pub fn found(&self) -> Result<Row, NoRow> {
+        let Run { entries, cie, rules, .. } = &self.run;
+        if let Some(stop) = self.stop {
+            return Err(NoRow::Error(self.run.reason(stop)));
+        }
+        let marked = |row: Row| if cie.is_signal() { row.with_signal() } else { row };
+        if let Some(row) = rules.row_with_lost_fp(&entries.registers, cie.ra) {
+            return Ok(marked(row));
+        }
+        let rules = rules.with_lost_fp();
+        match rules.no_row(&entries.registers, cie.ra, entries.section().addr) {
+            // The kernel saved all registers for a signal handler.
+            NoRow::Error(_) if cie.is_signal() => Ok(Row::signal_context()),
+            NoRow::Blocks(before, after, step) => {
+                Err(NoRow::Blocks(marked(before), marked(after), step))
+            }
+            error @ NoRow::Error(_) => Err(error),
+        }
+    }
+
     /// Whether registers are saved there as only a function does that may return to where an
     /// exception is caught: see [`Row::with_eh_return`]. It is not on its way to there if, in the order
     /// of addresses, it [leaves](Self::leaving) to its caller first.

@@ -3,7 +3,7 @@
 use core::fmt::Write as _;
 use core::ops::ControlFlow;
 
-use sframe::{Error, Lookup, RemoteBuffer, RemoteTable, Section, Table};
+use sframe::{CompactTable, Error, Lookup, RemoteBuffer, RemoteTable, Section, Table};
 
 use crate::{Target, Text, seen};
 
@@ -40,6 +40,17 @@ pub fn table(bytes: &[u8; 4096], len: usize, addr: u64, pc: u64) -> usize {
         }
     }
     seen((table.range(0), table.fde(1), table.addr(), table.bytes().len()))
+}
+
+/// A compact table.
+#[unsafe(no_mangle)]
+pub fn compact_table(bytes: &[u8; 4096], len: usize, addr: u64) -> usize {
+    let table = match CompactTable::parse(bytes.get(..len).unwrap_or_default()) {
+        Ok(table) => table,
+        Err(error) => return seen(write!(Text(0), "{error}")),
+    };
+    table.rows().for_each(|row| _ = seen(row));
+    seen((table.row(addr), table.num_pages(), table.num_rows(), table.num_rules()))
 }
 
 /// An index in memory that is lent.

@@ -42,26 +42,26 @@ pub struct CfiReport {
 /// [`Builder::add_cfi`] does all of it at once.
 #[derive(Debug)]
 pub struct CfiConverter<'a> {
-    entries: Entries<'a>,
+    pub(super) entries: Entries<'a>,
     /// Those after the ones that were looked through for CIEs.
     ahead: Entries<'a>,
     /// The CIEs that were met so, by ascending offset.
     cies: Vec<CieSlot>,
     /// Those of them that an FDE has named.
-    known: Vec<Known<'a>>,
+    pub(super) known: Vec<Known<'a>>,
     /// The index in `known` of the one named last.
     last: usize,
     /// Slots for the states that an entry remembers.
-    slots: Vec<Rules>,
+    pub(super) slots: Vec<Rules>,
     /// The rows of the function that is being made, if all have the short form.
     short: Vec<ShortRow>,
     /// Its rows otherwise.
     rows: Vec<(u32, Row)>,
     /// The code that the last FDE is about.
-    code: Option<Range<u64>>,
+    pub(super) code: Option<Range<u64>>,
     /// Where in it the function may be on its way to a handler.
-    eh_returns: EhReturns,
-    report: CfiReport,
+    pub(super) eh_returns: EhReturns,
+    pub(super) report: CfiReport,
 }
 
 /// Where a CIE is. One that lies inside another entry is none: otherwise many
@@ -75,12 +75,28 @@ struct CieSlot {
 
 /// A CIE that an FDE has named.
 #[derive(Debug)]
-struct Known<'a> {
+pub(super) struct Known<'a> {
     at: u64,
     /// With the rules that its FDEs start from.
     cie: Result<(Cie<'a>, Rules), CfiError>,
     /// The states that its FDEs may restore. No compiler leaves any.
     remembered: Vec<Rules>,
+}
+
+impl<'a> Known<'a> {
+    /// What an FDE starts from that names this CIE, if it is one: the CIE, its rules, and the states that
+    /// may be restored.
+    #[inline]
+    pub(super) fn of<'k>(
+        known: Option<&'k Self>,
+        fde: &Fde<'_>,
+    ) -> Result<(&'k Cie<'a>, &'k Rules, &'k [Rules]), CfiError> {
+        let known = known.ok_or(CfiError::NotCie { at: fde.cie })?;
+        match &known.cie {
+            Ok((cie, rules)) => Ok((cie, rules, &known.remembered)),
+            Err(reason) => Err(*reason),
+        }
+    }
 }
 
 impl Builder {
@@ -144,6 +160,11 @@ impl<'a> CfiConverter<'a> {
             Abi::S390xBig => CfiAbi::S390x,
             _ => CfiAbi::X86_64,
         };
+        Self::of(section, abi)
+    }
+
+    /// The same for any ABI.
+    pub(crate) fn of(section: CfiSection<'a>, abi: CfiAbi) -> Self {
         let entries = Entries::new(section, abi);
         Self {
             entries,
@@ -225,13 +246,10 @@ impl<'a> CfiConverter<'a> {
         lost: &mut impl FnMut(CfiOmission),
     ) -> Result<Result<(), CfiError>, WriteError> {
         let found = self.find_cie(fde.cie)?;
-        let Some(Known { cie: known, remembered, .. }) = found.and_then(|at| self.known.get(at))
-        else {
-            return Ok(Err(CfiError::NotCie { at: fde.cie }));
-        };
-        let (cie, initial) = match known {
-            Ok((cie, initial)) => (cie, initial),
-            Err(reason) => return Ok(Err(*reason)),
+        let known = found.and_then(|at| self.known.get(at));
+        let (cie, initial, remembered) = match Known::of(known, fde) {
+            Ok(start) => start,
+            Err(reason) => return Ok(Err(reason)),
         };
         let body = self.entries.body(fde, cie);
         let body = match body.as_ref() {
@@ -288,7 +306,7 @@ impl<'a> CfiConverter<'a> {
 
     /// The index in `known` of the CIE at an offset; `None` if there is none.
     #[inline]
-    fn find_cie(&mut self, at: u64) -> Result<Option<usize>, WriteError> {
+    pub(super) fn find_cie(&mut self, at: u64) -> Result<Option<usize>, WriteError> {
         if self.known.get(self.last).is_none_or(|known| known.at != at) {
             let Some(index) = self.meet_cie(at)? else { return Ok(None) };
             self.last = index;

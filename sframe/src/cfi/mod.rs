@@ -4,3 +4,4 @@
 pub(crate) mod convert;
 mod eh_returns;
 pub(crate) mod lost;
+pub(crate) mod parts;

@@ -194,6 +194,11 @@ pub enum WriteError {
     UnknownAbi(Abi),
     /// The table to be merged is of another ABI.
     OtherAbi(Abi),
+    /// A compact table would have more pages than it can.
+    TooFarApart {
+        /// The pages of 64 KiB from the first address to the last.
+        pages: u64,
+    },
 }
 
 impl fmt::Display for WriteError {
@@ -203,6 +208,9 @@ impl fmt::Display for WriteError {
             Self::TooLarge => f.write_str("too many functions or rows for one table"),
             Self::UnknownAbi(abi) => write!(f, "no tables are written for abi {}", abi.id()),
             Self::OtherAbi(abi) => write!(f, "the table is of another abi ({})", abi.id()),
+            Self::TooFarApart { pages } => {
+                write!(f, "the code is {pages} pages of 64 KiB from its first address to its last")
+            }
         }
     }
 }

@@ -80,7 +80,7 @@ impl Builder {
 }
 
 /// Why a function was not copied.
-enum Violation {
+pub(crate) enum Violation {
     Omission(OmissionReason),
     Write(WriteError),
 }
@@ -93,7 +93,7 @@ impl From<Error> for Violation {
 
 /// Copies the rows of `fde`. Gives the function's marks, without its place and
 /// rows. Takes those off `left`.
-fn copy(
+pub(crate) fn copy(
     table: &Table<'_>,
     fde: &Fde,
     rows: &mut Vec<(u32, Row)>,

@@ -8,7 +8,7 @@ pub(crate) mod encode;
 pub(crate) mod function;
 mod layout;
 pub(crate) mod lost;
-mod merge;
+pub(crate) mod merge;
 mod run;
 #[cfg(all(test, feature = "cfi"))]
 mod work_bounds;

@@ -1,0 +1,110 @@
+//! Entries become the parts of their code, each with what holds there.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use unwind_cfi::{CfiError, Fde, NoRow, Rows, States};
+use unwind_core::Row;
+
+use super::convert::{CfiConverter, Known};
+use crate::write::lost::WriteError;
+
+/// The rows of an entry as lookups find them, or what holds in place of one. Each with where it begins
+/// to hold, in bytes from the start of the entry's code.
+pub(crate) type Part = (u32, Result<Row, NoRow>);
+
+/// An entry of which nothing can be used.
+struct Unusable {
+    /// What is known of its code.
+    code: Range<u64>,
+    reason: CfiError,
+}
+
+impl CfiConverter<'_> {
+    /// Hands the code of the next FDE to `each`, part by part and ascending, with what lookups find there;
+    /// false at the end. An entry of which nothing can be used is an error for the code that is known of
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OutOfMemory`], and those of `each`.
+    pub(crate) fn next_parts(
+        &mut self,
+        parts: &mut Vec<Part>,
+        each: &mut impl FnMut(Range<u64>, Result<Row, NoRow>) -> Result<(), WriteError>,
+    ) -> Result<bool, WriteError> {
+        self.code = None;
+        self.eh_returns.clear();
+        parts.clear();
+        let code = match self.entries.next_fde() {
+            Ok(None) => return Ok(false),
+            Ok(Some(fde)) => self.parts(&fde, parts)?,
+            Err((_, reason)) => Err(Unusable { code: 0..0, reason }),
+        };
+        let report = &mut self.report;
+        report.fdes = report.fdes.saturating_add(1);
+        let Range { start, end } = match code {
+            Ok(code) => code,
+            Err(Unusable { code, reason }) => {
+                report.unusable = report.unusable.saturating_add(1);
+                return each(code, Err(NoRow::Error(reason))).map(|()| true);
+            }
+        };
+        report.code_bytes = report.code_bytes.saturating_add(end.saturating_sub(start));
+        self.code = Some(start..end);
+        let mut rest = parts.iter().peekable();
+        while let Some((at, row)) = rest.next() {
+            let next = rest.peek().map_or(end, |(next, _)| start.saturating_add((*next).into()));
+            let part = start.saturating_add((*at).into())..next.min(end);
+            let is_eh_return =
+                self.eh_returns.ranges().iter().any(|range| range.contains(&part.start));
+            if let Err(NoRow::Error(_)) = row {
+                let lost = part.end.saturating_sub(part.start);
+                self.report.lost_bytes = self.report.lost_bytes.saturating_add(lost);
+            }
+            each(part, row.map(|row| if is_eh_return { row.with_eh_return() } else { row }))?;
+        }
+        Ok(true)
+    }
+
+    /// Collects the parts of an entry, and gives its code. The inner error is a reason to leave out the
+    /// whole entry.
+    fn parts(
+        &mut self,
+        fde: &Fde<'_>,
+        parts: &mut Vec<Part>,
+    ) -> Result<Result<Range<u64>, Unusable>, WriteError> {
+        let found = self.find_cie(fde.cie)?;
+        let known = found.and_then(|at| self.known.get(at));
+        let opened = Known::of(known, fde).and_then(|(cie, initial, remembered)| {
+            Ok((cie, initial, remembered, self.entries.body(fde, cie)?))
+        });
+        let (cie, initial, remembered, body) = match opened {
+            Ok(opened) => opened,
+            Err(reason) => return Ok(Err(Unusable { code: 0..0, reason })),
+        };
+        let start = body.start;
+        let end = start.saturating_add(body.len);
+        let size = match u32::try_from(body.len) {
+            Ok(0) => Err(CfiError::Empty),
+            Ok(size) => Ok(size),
+            Err(_) => Err(CfiError::TooLong),
+        };
+        let size = match size {
+            Ok(size) => size,
+            Err(reason) => return Ok(Err(Unusable { code: start..end, reason })),
+        };
+        let mut states = States::new(&mut self.slots);
+        states.set(remembered);
+        let mut rows = Rows::new(&self.entries, cie, initial, &body, size, &mut states);
+        while let Some((at, _)) = rows.next() {
+            self.eh_returns.row(start.wrapping_add(at.into()), &rows)?;
+            if parts.len() == parts.capacity() {
+                parts.try_reserve(1)?;
+            }
+            parts.push((at, rows.found()));
+        }
+        self.eh_returns.end(end);
+        Ok(Ok(start..end))
+    }
+}
