@@ -85,7 +85,7 @@ pub struct CompactOmission {
     pub bytes: u64,
 }
 
-/// What was added to a [`CompactBuilder`](crate::CompactBuilder) and is in no row, by reason.
+/// What was added to a `CompactBuilder` and is in no row, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactOmissions {
     counts: [CompactOmission; CompactOmissionReason::ALL.len()],
