@@ -13,17 +13,9 @@ use crate::write::lost::WriteError;
 /// to hold, in bytes from the start of the entry's code.
 pub(crate) type Part = (u32, Result<Row, NoRow>);
 
-/// An entry of which nothing can be used.
-struct Unusable {
-    /// What is known of its code.
-    code: Range<u64>,
-    reason: CfiError,
-}
-
 impl CfiConverter<'_> {
     /// Hands the code of the next FDE to `each`, part by part and ascending, with what lookups find there;
-    /// false at the end. An entry of which nothing can be used is an error for the code that is known of
-    /// it.
+    /// false at the end. An entry of which nothing can be used is an error without code.
     ///
     /// # Errors
     ///
@@ -39,15 +31,15 @@ impl CfiConverter<'_> {
         let code = match self.entries.next_fde() {
             Ok(None) => return Ok(false),
             Ok(Some(fde)) => self.parts(&fde, parts)?,
-            Err((_, reason)) => Err(Unusable { code: 0..0, reason }),
+            Err((_, reason)) => Err(reason),
         };
         let report = &mut self.report;
         report.fdes = report.fdes.saturating_add(1);
         let Range { start, end } = match code {
             Ok(code) => code,
-            Err(Unusable { code, reason }) => {
+            Err(reason) => {
                 report.unusable = report.unusable.saturating_add(1);
-                return each(code, Err(NoRow::Error(reason))).map(|()| true);
+                return each(0..0, Err(NoRow::Error(reason))).map(|()| true);
             }
         };
         report.code_bytes = report.code_bytes.saturating_add(end.saturating_sub(start));
@@ -73,7 +65,7 @@ impl CfiConverter<'_> {
         &mut self,
         fde: &Fde<'_>,
         parts: &mut Vec<Part>,
-    ) -> Result<Result<Range<u64>, Unusable>, WriteError> {
+    ) -> Result<Result<Range<u64>, CfiError>, WriteError> {
         let found = self.find_cie(fde.cie)?;
         let known = found.and_then(|at| self.known.get(at));
         let opened = Known::of(known, fde).and_then(|(cie, initial, remembered)| {
@@ -81,18 +73,14 @@ impl CfiConverter<'_> {
         });
         let (cie, initial, remembered, body) = match opened {
             Ok(opened) => opened,
-            Err(reason) => return Ok(Err(Unusable { code: 0..0, reason })),
+            Err(reason) => return Ok(Err(reason)),
         };
         let start = body.start;
         let end = start.saturating_add(body.len);
         let size = match u32::try_from(body.len) {
-            Ok(0) => Err(CfiError::Empty),
-            Ok(size) => Ok(size),
-            Err(_) => Err(CfiError::TooLong),
-        };
-        let size = match size {
+            Ok(0) => return Ok(Err(CfiError::Empty)),
             Ok(size) => size,
-            Err(reason) => return Ok(Err(Unusable { code: start..end, reason })),
+            Err(_) => return Ok(Err(CfiError::TooLong)),
         };
         let mut states = States::new(&mut self.slots);
         states.set(remembered);

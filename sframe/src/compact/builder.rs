@@ -93,15 +93,13 @@ impl CompactBuilder {
         }
     }
 
-    /// Says that there is no row in a range, for this reason.
+    /// Says that there is no row in a range, for this reason. It may be empty.
     pub(super) fn omit(
         &mut self,
         range: Range<u64>,
         reason: CompactOmissionReason,
     ) -> Result<(), WriteError> {
-        if !range.is_empty() {
-            self.count(reason, range.end.saturating_sub(range.start));
-        }
+        self.count(reason, range.end.saturating_sub(range.start));
         self.push(range, 0)
     }
 

@@ -17,7 +17,8 @@ impl CompactBuilder {
     /// ([`CfiTable::find_row`](unwind_cfi::CfiTable::find_row)). Functions that may return to where an
     /// exception is caught are [marked](Row::with_eh_return) as [`CfiConverter::eh_returns`] tells.
     ///
-    /// Of FDEs about the same code the first one of the section holds. Code of repeated blocks, such as
+    /// Of FDEs about the same code the first one of the section holds. One of which nothing can be used is
+    /// counted without its length. Code of repeated blocks, such as
     /// that of a linkage table, has at most 16 rows for each byte of the section, and 65,536 in any
     /// case.
     ///
@@ -62,16 +63,11 @@ impl CompactBuilder {
                 self.add_blocks(range, [before, after], step, &mut left)
             }
             Err(NoRow::Error(error)) => {
-                let is_fault = error.is_fault();
-                let reason = match is_fault {
+                let reason = match error.is_fault() {
                     true => CompactOmissionReason::Malformed,
                     false => CompactOmissionReason::NoRow,
                 };
-                match range.is_empty() {
-                    true => self.count(reason, 0),
-                    false => return self.omit(range, reason),
-                }
-                Ok(())
+                self.omit(range, reason)
             }
         })? {}
         Ok(converter.report())

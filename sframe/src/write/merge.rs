@@ -7,7 +7,7 @@ use unwind_core::Row;
 use crate::{
     error::Error,
     format::{
-        fde::{Fde, FuncRange, PauthKey, PcType},
+        fde::{Fde, FdeType, FuncRange, PauthKey, PcType},
         header::Version,
     },
     read::{lookup::Lookup, table::Table},
@@ -100,6 +100,10 @@ pub(crate) fn copy(
     left: &mut u64,
 ) -> Result<Function<'static>, Violation> {
     rows.clear();
+    // As a lookup does, also where there are no rows.
+    if let FdeType::Unknown(_) = fde.fde_type() {
+        return Err(Error::UnknownFdeType { at: fde.at, info2: fde.info2 }.into());
+    }
     let fres = table.fres(fde)?;
     let mut function = Function::new(0, 0, &[]);
     function.signal = fde.is_signal();

@@ -68,6 +68,17 @@ fn a_malformed_section_has_the_rows_of_the_functions_that_are_not() {
 }
 
 #[test]
+fn a_function_of_an_unknown_type_has_no_row_also_where_it_has_no_rows_itself() {
+    let unknown = Function { info2: 3, ..Function::new(0x1000, 0x10, Vec::new()) };
+    let good = Function::new(0x1010, 0x10, vec![Row::sp(0, &[8])]);
+    let bytes = TableBuilder::amd64(3).function(unknown).function(good).build();
+    let (found, none, omissions) = compare("unknown", &Section::new(&bytes));
+    assert!(found > 0 && none > 0);
+    let lost: Vec<_> = omissions.iter().map(|(reason, lost)| (reason.name(), lost.bytes)).collect();
+    assert_eq!(lost, [("malformed", 16)]);
+}
+
+#[test]
 fn a_linkage_table_of_blocks_has_the_rows_of_each_block() {
     let rows = vec![Row::sp(0, &[8]), Row::sp(11, &[16])];
     let table = TableBuilder::amd64(3).function(Function::new(0x1003, 0x8000, rows).blocks(16));
