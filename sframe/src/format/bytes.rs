@@ -1,4 +1,5 @@
-//! Scalars in either byte order, by `scroll`, which no other file knows.
+//! Scalars in either byte order, by `scroll`, which no other file knows. The fast reader takes an entry as an
+//! array, whose parts need no check.
 
 use scroll::{Pread, ctx::TryFromCtx};
 

@@ -3,11 +3,11 @@
 //! The checks that keep a walk honest are the [`rules`](super::rules), for every source of
 //! rows and every CPU.
 //!
-//! A step needs the CFA and the return address, nothing else. A frame pointer that cannot be
-//! recovered is unknown, with its reason, until a later row needs it. Compilers do not say that
-//! `pop rbp` restored the register: at the `ret` after it the row still names a slot, now below the
-//! stack pointer. Such a slot is used within the red zone, where nothing overwrites it; elsewhere the
-//! register is taken as unchanged, and the frame says so.
+//! A step that fails changes nothing. It needs the CFA and the return address, nothing else. A
+//! frame pointer that cannot be recovered is unknown, with its reason, until a later row needs it.
+//! Compilers do not say that `pop rbp` restored the register: at the `ret` after it the row still
+//! names a slot, now below the stack pointer. Such a slot is used within the red zone, where nothing
+//! overwrites it; elsewhere the register is taken as unchanged, and the frame says so.
 
 use crate::addr::VirtAddr;
 use crate::arch::Arch;

@@ -1,4 +1,5 @@
-//! Scalars in either byte order: the one place that touches raw bytes.
+//! Scalars in either byte order: the one place that touches raw bytes. It is not by `scroll`, since an error
+//! says at which offset of a record bytes are missing, and an attr that ends early has zeros.
 
 use super::Error;
 
