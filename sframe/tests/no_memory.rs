@@ -8,7 +8,10 @@
     reason = "tests"
 )]
 
-use sframe::{Abi, Builder, CfiSection, Format, Function, Table, WriteError};
+use sframe::{
+    Abi, Builder, CfiAbi, CfiSection, CompactBuilder, CompactTable, Format, Function, Section,
+    Table, WriteError,
+};
 use test_support::LimitedAllocator;
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
@@ -168,4 +171,28 @@ fn call_frame_information_without_memory_says_so_at_every_allocation() {
     assert!(allocations >= 8);
     assert_eq!(built, whole);
     assert_eq!(Table::parse(&built).unwrap().header().num_fdes, 18);
+}
+
+#[test]
+fn compact_tables_without_memory_say_so_at_every_allocation() {
+    let bytes = build(&rows(20)).unwrap();
+    let section = Section::new(&bytes).at(0x8000);
+    let mut cfi = CfiBuilder::eh_frame(0x10_0000);
+    let cie = cfi.cie(&Cie::amd64());
+    for i in 0..40 {
+        cfi.fde(cie, 0x8000 + i * 0x100, 0x40, &[0x44, 0x0e, 16, 0x44, 0x0e, 24, 0x44, 0x0e, 8]);
+    }
+    let cfi = CfiSection::eh_frame(cfi.build(), 0x10_0000);
+    let (built, allocations) = exhaust(|| {
+        let mut builder = CompactBuilder::new();
+        builder.add_section(&section)?;
+        builder.add_cfi(cfi, CfiAbi::X86_64)?;
+        builder.finish()
+    });
+    println!("{allocations} allocations");
+    assert!(allocations >= 20);
+    let (image, omissions) = built;
+    assert!(omissions.is_empty());
+    let table = CompactTable::parse(&image).unwrap();
+    assert!(table.row(0x1000).is_some() && table.row(0x8000).is_some());
 }

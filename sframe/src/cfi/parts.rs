@@ -44,12 +44,13 @@ impl CfiConverter<'_> {
         };
         report.code_bytes = report.code_bytes.saturating_add(end.saturating_sub(start));
         self.code = Some(start..end);
+        let mut eh_returns = self.eh_returns.ranges().iter().peekable();
         let mut rest = parts.iter().peekable();
         while let Some((at, row)) = rest.next() {
             let next = rest.peek().map_or(end, |(next, _)| start.saturating_add((*next).into()));
             let part = start.saturating_add((*at).into())..next.min(end);
-            let is_eh_return =
-                self.eh_returns.ranges().iter().any(|range| range.contains(&part.start));
+            while eh_returns.next_if(|range| range.end <= part.start).is_some() {}
+            let is_eh_return = eh_returns.peek().is_some_and(|range| range.contains(&part.start));
             if let Err(NoRow::Error(_)) = row {
                 let lost = part.end.saturating_sub(part.start);
                 self.report.lost_bytes = self.report.lost_bytes.saturating_add(lost);

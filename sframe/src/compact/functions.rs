@@ -9,7 +9,7 @@ use crate::{
     compact::{
         builder::CompactBuilder, format::MAX_ADDR, omission::CompactOmissionReason, overlay::Layers,
     },
-    format::{fde::FuncRange, flags::Flags},
+    format::flags::Flags,
     read::{section::Section, table::Table},
     write::{
         lost::{OmissionReason, WriteError},
@@ -30,39 +30,47 @@ impl CompactBuilder {
     /// [`Section::find`] finds it. The section has to be [at](Section::at) its address in the file.
     ///
     /// A function that is malformed anywhere has no rows, nor have functions that make more of their
-    /// rows than 16 for each byte of rows (and 65,536 in any case).
+    /// rows than 16 for each byte of rows (and 65,536 in any case). Nothing is added from the first table
+    /// on whose header is malformed, that says that its functions ascend if they do not, or that is at an
+    /// address of 2^48 or more itself.
     ///
     /// # Errors
     ///
     /// [`WriteError::OutOfMemory`] and [`WriteError::TooLarge`]; some rows have been added then.
     pub fn add_section(&mut self, section: &Section<'_>) -> Result<(), WriteError> {
         for table in section.tables() {
-            match table {
-                Ok(table) => self.add_table(&table)?,
-                Err(_) => self.count(CompactOmissionReason::Malformed, 0),
+            let table = table.ok();
+            if !table.map_or(Ok(false), |table| self.add_table(&table))? {
+                self.count(CompactOmissionReason::Malformed, 0);
+                break;
             }
         }
         Ok(())
     }
 
-    fn add_table(&mut self, table: &Table<'_>) -> Result<(), WriteError> {
-        for range in ranges(table) {
-            let inside = addresses(range);
+    /// False if it is not known what a lookup finds in the table.
+    fn add_table(&mut self, table: &Table<'_>) -> Result<bool, WriteError> {
+        for code in functions(table) {
+            let inside = code.addresses(table);
             let inside = inside.end.saturating_sub(inside.start);
-            let outside = u64::from(range.size).saturating_sub(inside);
+            let outside = u64::from(code.size).saturating_sub(inside);
             if outside != 0 {
                 self.count(CompactOmissionReason::Address, outside);
             }
         }
+        if table.addr() > MAX_ADDR {
+            return Ok(false);
+        }
         let is_sorted = table.header().flags.contains(Flags::SORTED);
-        let mut parts = if is_sorted { sorted_parts(table) } else { scanned_parts(table) }?;
+        let parts = if is_sorted { sorted_parts(table)? } else { Some(scanned_parts(table)?) };
+        let Some(mut parts) = parts else { return Ok(false) };
         parts.sort_unstable_by_key(|part| (part.function, part.start));
         let mut rows = Vec::new();
         let mut left = table.max_rows();
         for parts in parts.chunk_by(|a, b| a.function == b.function) {
             self.add_function(table, parts, &mut rows, &mut left)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Adds the parts of one function. Takes the rows that its own are copied to off `left`.
@@ -132,55 +140,93 @@ impl CompactBuilder {
     }
 }
 
+/// The code of a function: where it starts and ends, in bytes from the table.
+#[derive(Clone, Copy)]
+struct Code {
+    start: i64,
+    size: u32,
+}
+
+impl Code {
+    fn end(self) -> i64 {
+        self.start.saturating_add_unsigned(self.size.into())
+    }
+
+    /// The addresses that an image can have.
+    fn addresses(self, table: &Table<'_>) -> Range<u64> {
+        addresses(table, self.start..self.end())
+    }
+}
+
 /// The code of each function, in the order of the table.
-fn ranges(table: &Table<'_>) -> impl Iterator<Item = FuncRange> {
-    (0..table.header().num_fdes).map_while(|index| table.range(index))
+fn functions(table: &Table<'_>) -> impl Iterator<Item = Code> {
+    let entries = (0..table.header().num_fdes).map_while(|index| table.entry(index));
+    entries.map(|(start, entry)| Code { start, size: entry.size })
 }
 
-/// The addresses of a function that an image can have.
-fn addresses(range: FuncRange) -> Range<u64> {
-    let end = range.start.wrapping_add(range.size.into());
-    // Where the address space ends inside it, those after that.
-    let start = if end < range.start { 0 } else { range.start };
-    start.min(MAX_ADDR)..end.min(MAX_ADDR)
+/// A range in bytes from the table as addresses, as far as an image can have them. It has none of a table
+/// that is outside of them itself, from which distances may wrap.
+fn addresses(table: &Table<'_>, range: Range<i64>) -> Range<u64> {
+    let table = table.addr();
+    let Some(table) = i64::try_from(table).ok().filter(|_| table <= MAX_ADDR) else { return 0..0 };
+    let address = |distance: i64| {
+        u64::try_from(table.saturating_add(distance)).unwrap_or_default().min(MAX_ADDR)
+    };
+    address(range.start)..address(range.end)
 }
 
-/// The parts of a table that is searched by bisection: between any two ends of functions it finds
-/// the same one for each address.
-fn sorted_parts(table: &Table<'_>) -> Result<Vec<Part>, WriteError> {
-    let mut ends = Vec::new();
-    // Distances from the table change their sign here.
-    let far = table.addr().wrapping_add(1 << 63);
-    let functions = ranges(table).flat_map(|range| {
-        let end = range.start.wrapping_add(range.size.into());
-        [range.start, end]
-    });
-    for end in functions.chain([0, far, MAX_ADDR]).filter(|end| *end <= MAX_ADDR) {
-        ends.try_reserve(1)?;
-        ends.push(end);
-    }
-    ends.sort_unstable();
-    ends.dedup();
-    let mut parts: Vec<Part> = Vec::new();
-    for pair in ends.windows(2) {
-        let &[start, end] = pair else { continue };
-        let Some(function) = table.find_sorted(start) else { continue };
-        match parts.last_mut() {
-            Some(last) if last.function == function && last.end == start => last.end = end,
-            _ => {
-                parts.try_reserve(1)?;
-                parts.push(Part { function, start, end });
-            }
+/// The parts of a table whose functions ascend, by which a lookup bisects; `None` if they do not.
+///
+/// It looks at the last function that starts at or before an address. If the address is after its end, it
+/// looks at the one before that, too, if that starts there as well, and in place of functions of size
+/// zero.
+fn sorted_parts(table: &Table<'_>) -> Result<Option<Vec<Part>>, WriteError> {
+    let mut parts = Vec::new();
+    // Those that are looked at, the first one last. Each ends before the one that is looked at after
+    // it.
+    let mut open: Vec<(i64, u32)> = Vec::new();
+    let mut at = i64::MIN;
+    let last = Code { start: i64::MAX, size: 0 };
+    for (function, code) in (0_u32..).zip(functions(table).chain([last])) {
+        // From the entry of a function, too, distances have to ascend.
+        let is_near = code.start.checked_sub(1 << 33).is_some();
+        if code.start < at || !is_near {
+            return Ok(None);
         }
+        let is_neighbour = code.start == at && function != 0;
+        while let Some(&(end, function)) = open.last() {
+            let range = addresses(table, at..end.min(code.start));
+            if !range.is_empty() {
+                parts.try_reserve(1)?;
+                parts.push(Part { function, start: range.start, end: range.end });
+            }
+            at = at.max(end.min(code.start));
+            if end > code.start {
+                break;
+            }
+            open.pop();
+        }
+        at = code.start;
+        if code.size == 0 {
+            continue;
+        }
+        if !is_neighbour {
+            open.clear();
+        }
+        while open.last().is_some_and(|(end, _)| *end <= code.end()) {
+            open.pop();
+        }
+        open.try_reserve(1)?;
+        open.push((code.end(), function));
     }
-    Ok(parts)
+    Ok(Some(parts))
 }
 
 /// The parts of any other table: the first function that covers an address is found.
 fn scanned_parts(table: &Table<'_>) -> Result<Vec<Part>, WriteError> {
     let mut layers = Layers::new();
-    for (function, range) in (0_u32..).zip(ranges(table)) {
-        layers.push(addresses(range), function)?;
+    for (function, code) in (0_u32..).zip(functions(table)) {
+        layers.push(code.addresses(table), function)?;
     }
     let mut parts = Vec::new();
     layers.overlay(|range, function| {

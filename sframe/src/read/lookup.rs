@@ -104,19 +104,6 @@ pub(crate) fn find_row<S: Source>(
     Ok(Some(rules(source, header, &place, row)?))
 }
 
-/// The index of the function that a lookup of `pc` finds in the table at `table`.
-#[cfg(feature = "write")]
-pub(crate) fn find_index<S: Source>(
-    source: &mut S,
-    header: &Header,
-    table: u64,
-    pc: u64,
-) -> Result<Option<u32>, S::Fault> {
-    let mut place = Place::NONE;
-    let is_found = find_function(source, header, pc.wrapping_sub(table).signed(), &mut place)?;
-    Ok(is_found.then_some(place.index))
-}
-
 /// Where the row of a function is.
 #[derive(Clone, Copy, Debug)]
 enum RowAt {

@@ -135,14 +135,6 @@ impl Table<'_> {
         }
     }
 
-    /// The index of the function whose rows [`find`](Self::find) looks at for `pc`, if the table is
-    /// sorted.
-    #[cfg(feature = "write")]
-    pub(crate) fn find_sorted(&self, pc: u64) -> Option<u32> {
-        let mut source = SliceSource::new(self, Some(Ascending::all(&self.header)));
-        lookup::find_index(&mut source, &self.header, self.addr, pc).ok().flatten()
-    }
-
     /// The same for tables of any form, and to say what is wrong. `position` is
     /// that of the last function that starts at or before `pc`, or of the first
     /// one, if it is known.

@@ -67,6 +67,8 @@ fn every_row_of_a_program_is_the_one_of_its_table_and_of_its_call_frame_informat
         let program = Program::read(&path).unwrap();
         let said = said(&program);
         let compact = CompactTable::parse(&said.image).unwrap();
+        let bytes = said.image.len() / usize::try_from(compact.num_rows()).unwrap();
+        assert!(bytes < 8, "{}: {bytes} bytes a row", path.display());
         let section = Section::new(&said.table).at(said.addr);
         let mut slots = vec![IndexEntry::default(); 1 << 20];
         let entries = index(Entries::new(program.cfi(), CfiAbi::X86_64), &mut slots).unwrap();
@@ -76,22 +78,27 @@ fn every_row_of_a_program_is_the_one_of_its_table_and_of_its_call_frame_informat
         for (&start, end) in said.starts.iter().zip(ends) {
             for pc in [start.wrapping_sub(1), start, start + 1] {
                 let place = || format!("{} at {pc:#x}", path.display());
+                let row = compact.row(pc);
                 let by_table = section.find(pc).unwrap().map(|found| found.row().unwrap());
-                let by_cfi = cfi.find_row(pc);
-                let Some(row) = compact.row(pc) else {
-                    match by_cfi {
-                        Ok(None) => none += 1,
-                        // The rows before and after may be others.
-                        _ if pc == start => lost += end - start,
-                        _ => {}
-                    }
-                    assert!(by_table.is_none() || by_cfi.is_ok_and(|row| row.is_some()));
-                    continue;
-                };
-                if let Some(by_table) = &by_table {
-                    assert_eq!(rules(&row), rules(by_table), "{}", place());
+                if let Some((by_table, row)) = by_table.as_ref().zip(row.as_ref()) {
+                    assert_eq!(rules(row), rules(by_table), "{}", place());
                     from_table += 1;
                 }
+                // Call frame information says more than the table, and takes longer.
+                if pc != start {
+                    continue;
+                }
+                let by_cfi = cfi.find_row(pc);
+                let Some(row) = row else {
+                    match by_cfi {
+                        Ok(None) => {
+                            assert_eq!(by_table, None, "{}", place());
+                            none += 1;
+                        }
+                        _ => lost += end - start,
+                    }
+                    continue;
+                };
                 let by_cfi = by_cfi.unwrap_or_else(|error| panic!("{}: {error}", place()));
                 let by_cfi = by_cfi.unwrap_or_else(|| panic!("{}: {row:?}", place()));
                 assert_eq!(rules(&row), rules(&by_cfi), "{}", place());
@@ -110,6 +117,6 @@ fn every_row_of_a_program_is_the_one_of_its_table_and_of_its_call_frame_informat
     println!("{eh_returns} may return to a handler; bytes of code without a row: {omissions:?}");
     println!("{compared:?}");
     assert!(compared.len() >= 3, "{compared:?}");
-    assert!(from_table > 100_000 && from_cfi > 100_000 && none > 100, "{from_table} {from_cfi}");
-    assert!(eh_returns > 10, "{eh_returns}");
+    assert!(from_table > 100_000 && from_cfi > 50_000 && none > 100, "{from_table} {from_cfi}");
+    assert!(eh_returns > 5, "{eh_returns}");
 }

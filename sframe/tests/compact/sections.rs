@@ -90,7 +90,7 @@ fn a_linkage_table_of_blocks_has_the_rows_of_each_block() {
 #[test]
 fn blocks_and_functions_that_share_rows_without_end_are_lost_and_named() {
     let rows = || vec![Row::sp(0, &[8]), Row::sp(1, &[16])];
-    let table = TableBuilder::amd64(2).function(Function::new(0, u32::MAX, rows()).blocks(2));
+    let table = TableBuilder::amd64(2).function(Function::new(0, 0x40_0000, rows()).blocks(2));
     let bytes = table.build();
     let mut builder = CompactBuilder::new();
     builder.add_section(&Section::new(&bytes)).unwrap();
