@@ -1,11 +1,14 @@
 //! A process of its own that reads DWARF, with limits.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::elf::ElfFile;
@@ -42,13 +45,24 @@ pub enum ServeError {
 /// [`ServeError`] if standard input is no ELF file, or the output cannot be written.
 pub fn serve(addrs: &[u64]) -> Result<(), ServeError> {
     limit();
+    let mut out = io::stdout().lock();
+    let served = answer(addrs, &mut out);
+    if let Err(ServeError::Elf(_)) = served {
+        // It is the file that is damaged, and not this process that fails.
+        tell(&mut out, &Err(DwarfError::Section))?;
+    }
+    served
+}
+
+fn answer(addrs: &[u64], out: &mut impl Write) -> Result<(), ServeError> {
     let file = ElfFile::from_file(File::from(io::stdin().as_fd().try_clone_to_owned()?))?;
     let path = std::fs::read_link("/proc/self/fd/0").ok();
-    let mut out = io::stdout().lock();
-    Ok(reader::read(&file, path, addrs, |places| {
-        serde_json::to_writer(&mut out, &places)?;
-        out.write_all(b"\n")
-    })??)
+    Ok(reader::read(&file, path, addrs, |places| tell(out, &places))??)
+}
+
+fn tell(out: &mut impl Write, places: &Result<Places, DwarfError>) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, places)?;
+    out.write_all(b"\n")
 }
 
 /// Lets this process use no more than it has and so much.
@@ -68,9 +82,10 @@ fn limit() {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
 }
 
-/// Asks such a process.
+/// Asks such a process, which has this much time.
 pub(super) fn ask(
     command: &mut Command,
+    time: Duration,
     file: &ElfFile,
     addrs: &[u64],
     found: &mut Vec<Places>,
@@ -85,24 +100,43 @@ pub(super) fn ask(
         .stderr(Stdio::null())
         .spawn()
         .map_err(start)?;
-    let mut answers = child.stdout.take().map(BufReader::new);
+    let allowed = Allowed { since: Instant::now(), time };
+    let answers = child.stdout.take().map(|from| Answers { from, allowed });
+    let taken = answers.map_or(Ok(()), |answers| take(&mut BufReader::new(answers), addrs, found));
+    let is_over = taken.is_err() || found.len() == addrs.len();
+    let ended = if is_over { Ok(None) } else { end(&mut child, allowed) };
+    // The rest of what it says is not read.
+    let _ = child.kill();
+    child.wait().map_err(start)?;
+    taken?;
+    match ended.map_err(start)? {
+        _ if is_over => Ok(()),
+        Some(ended) => Err(reason(ended)),
+        None => Err(LinesError::Late),
+    }
+}
+
+/// Takes an answer for each address, as long as there are more.
+fn take(
+    answers: &mut impl BufRead,
+    addrs: &[u64],
+    found: &mut Vec<Places>,
+) -> Result<(), LinesError> {
     let mut error = None;
     while found.len() < addrs.len()
-        && let Some(answer) = answers.as_mut().and_then(next_answer)
+        && let Some(answer) = next_answer(answers)
     {
-        found.push(answer.unwrap_or_else(|damage| {
-            error = error.or(Some(LinesError::Damaged(damage)));
-            Places::new()
-        }));
+        match answer {
+            // Of the whole file.
+            Err(DwarfError::Section) => return Err(LinesError::Damaged(DwarfError::Section)),
+            Err(damage) => {
+                error = error.or(Some(LinesError::Damaged(damage)));
+                found.push(Places::new());
+            }
+            Ok(places) => found.push(places),
+        }
     }
-    // The rest of what it says is not read.
-    drop(answers);
-    let ended = child.wait().map_err(start)?;
-    match error {
-        Some(error) => Err(error),
-        None if found.len() == addrs.len() => Ok(()),
-        None => Err(reason(ended)),
-    }
+    error.map_or(Ok(()), Err)
 }
 
 /// What the other process says of one address, if it says anything that is understood.
@@ -112,11 +146,93 @@ fn next_answer(answers: &mut impl BufRead) -> Option<Result<Places, DwarfError>>
     serde_json::from_slice(&line).ok()
 }
 
+/// How long a process may run.
+#[derive(Clone, Copy)]
+struct Allowed {
+    since: Instant,
+    time: Duration,
+}
+
+impl Allowed {
+    fn left(self) -> Duration {
+        self.time.saturating_sub(self.since.elapsed())
+    }
+}
+
+/// What the other process says in its time.
+struct Answers {
+    from: ChildStdout,
+    allowed: Allowed,
+}
+
+impl Read for Answers {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut polled = [PollFd::new(self.from.as_fd(), PollFlags::POLLIN)];
+        let left = PollTimeout::try_from(self.allowed.left()).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, left)? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => self.from.read(bytes),
+        }
+    }
+}
+
+/// How a process that says no more ends, if it does in its time.
+fn end(child: &mut Child, allowed: Allowed) -> io::Result<Option<ExitStatus>> {
+    loop {
+        match child.try_wait()? {
+            None if !allowed.left().is_zero() => sleep(Duration::from_millis(1)),
+            ended => return Ok(ended),
+        }
+    }
+}
+
 /// Why the other process has ended before it has said all.
 fn reason(ended: ExitStatus) -> LinesError {
     match ended.signal() {
         Some(libc::SIGXCPU | libc::SIGKILL) => LinesError::TooLong,
         Some(_) => LinesError::TooLarge,
-        None => LinesError::Damaged(DwarfError::Section),
+        None => LinesError::Failed(ended),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong if the shell does this in place of the process that reads.
+    fn error_of(script: &str, time: Duration) -> (usize, LinesError) {
+        let file = ElfFile::from_file(File::open("/proc/self/exe").unwrap()).unwrap();
+        let mut found = Vec::new();
+        let mut command = Command::new("sh");
+        let asked = ask(command.args(["-c", script]), time, &file, &[1, 2], &mut found);
+        (found.len(), asked.unwrap_err())
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_reader_that_fails_is_not_taken_for_a_file_that_is_damaged() {
+        for (script, exit_code) in [("exit 3", 3), ("echo '{\"Ok\":[]}'", 0), ("echo no answer", 0)]
+        {
+            let (_, error) = error_of(script, LONG);
+            let expected =
+                format!("the reader of DWARF ended without an answer: exit status: {exit_code}");
+            assert_eq!(error.to_string(), expected, "{script}");
+        }
+        let damaged = LinesError::Damaged(DwarfError::Section);
+        assert_eq!(error_of("echo '{\"Err\":\"Section\"}'; exit 3", LONG), (0, damaged));
+        assert_eq!(error_of("kill -s XCPU $$", LONG), (0, LinesError::TooLong));
+    }
+
+    #[test]
+    fn a_reader_that_does_not_answer_or_end_is_ended() {
+        let time = Duration::from_millis(200);
+        for script in ["exec sleep 60", "echo '{\"Ok\":[]}'; exec sleep 60 >&-"] {
+            let since = Instant::now();
+            let (found, error) = error_of(script, time);
+            assert_eq!(found, usize::from(script.starts_with("echo")));
+            assert_eq!(error, LinesError::Late, "{script}");
+            assert!((time..LONG).contains(&since.elapsed()), "{script}");
+        }
     }
 }

@@ -22,7 +22,7 @@ use std::process::Command;
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 pub use crate::lines::apart::MOST_ADDRS;
-use crate::lines::error::LinesError;
+use crate::lines::error::{LinesError, MOST_TIME};
 use crate::lines::place::Places;
 
 /// Who reads the DWARF of files, which has their lines and inlined functions.
@@ -36,7 +36,7 @@ pub enum LineReader {
     /// Another process, started for each file: `program` with `arguments`, followed by addresses in hexadecimal
     /// digits without `0x`; the file is its standard input, and its standard error goes nowhere. It has to give the
     /// addresses to [`serve_lines`](crate::serve_lines), which lets it use 10 seconds of CPU time and 2 GiB of memory.
-    /// Nobody else ends it.
+    /// After 100 seconds it is ended.
     ///
     /// The program may be this one again, if it looks for the argument before it does anything else:
     ///
@@ -87,7 +87,8 @@ impl LineReader {
         let error = match self {
             Self::Here => read(file, addrs, &mut found),
             Self::Apart { program, arguments } => {
-                apart::ask(Command::new(program).args(arguments), file, addrs, &mut found)
+                let mut command = Command::new(program);
+                apart::ask(command.args(arguments), MOST_TIME, file, addrs, &mut found)
             }
         };
         (found, error.err())
