@@ -148,8 +148,9 @@ fn a_process_is_let_go_when_its_time_is_over_and_that_is_an_error() {
             while LET_GO.load(Ordering::SeqCst) == 0 {
                 sleep(Duration::from_millis(1));
             }
-            // It continues although the walk was not released.
-            assert_eq!(sleeping.state(sleeping.worker()), "S");
+            // It continues although the walk was not released; it may be on its way back to sleep.
+            let state = sleeping.state(sleeping.worker());
+            assert!(["R", "S"].contains(&&*state), "{state}");
             walked.release().unwrap_err()
         }
         // To stop it took as long, on a machine with other work.
