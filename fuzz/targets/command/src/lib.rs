@@ -3,17 +3,6 @@
 //!
 //! libFuzzer calls them from `fuzz/fuzz_targets`; the test of this crate calls them with the
 //! committed corpora.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
-    clippy::panic,
-    unreachable_pub,
-    missing_debug_implementations,
-    reason = "a wrong answer shall end the run"
-)]
 
 mod archive;
 mod core_file;
