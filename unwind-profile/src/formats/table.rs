@@ -37,9 +37,24 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>, top: usize) -> io::Re
     }
 }
 
-/// A share of a hundred, with one digit after the point.
+/// A share of a hundred, to the nearest tenth, as the page in HTML has it.
 #[must_use]
 pub fn percent(count: u64, all: u64) -> String {
-    let tenths = u128::from(count).saturating_mul(1000).checked_div(all.into()).unwrap_or(0);
+    let half = u128::from(all / 2);
+    let thousand_times = u128::from(count).saturating_mul(1000).saturating_add(half);
+    let tenths = thousand_times.checked_div(all.into()).unwrap_or(0);
     format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_the_nearest_tenths() {
+        let thirds = [0, 1, 2, 3].map(|count| percent(count, 3));
+        assert_eq!(thirds, ["0.0", "33.3", "66.7", "100.0"]);
+        assert_eq!([percent(1, 2000), percent(999, 2_000_000)], ["0.1", "0.0"]);
+        assert_eq!([percent(u64::MAX, u64::MAX), percent(7, 0)], ["100.0", "0.0"]);
+    }
 }
