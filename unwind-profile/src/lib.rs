@@ -122,6 +122,7 @@ pub use crate::collected::grouping::By;
 pub use crate::difference::Difference;
 pub use crate::engine::EngineError;
 pub use crate::engine::requested::{NameError as EventNameError, TracepointError};
+pub use crate::engine::subject::StartError;
 pub use crate::formats::format::Format;
 pub use crate::profile::{FunctionSamples, Profile, ProfileOptions, WriteError};
 pub use crate::recorder::{RecordError, Recorder};

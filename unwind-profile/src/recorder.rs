@@ -1,6 +1,5 @@
 //! Recording into a profile.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -19,10 +18,9 @@ use unwind_target::untrusted::escaped;
 use crate::collected::error::ReadingError;
 use crate::engine::caller_signals::CallerSignals;
 use crate::engine::existing::threads_of;
-use crate::engine::held_child::HeldChild;
 use crate::engine::requested::{NameError, Requested, parse};
 use crate::engine::sampling::{Copies, CopySizes, Often, RingSize, Sampling, UserStacks, Whom};
-use crate::engine::subject::Subject;
+use crate::engine::subject::{HeldCommand, StartError, Subject};
 use crate::formats::format::Format;
 use crate::profile::{Profile, ProfileOptions};
 use crate::session::recording::Form;
@@ -75,14 +73,8 @@ pub enum RecordError {
     #[error(transparent)]
     NoProcess(#[from] NoProcess),
     /// The command cannot be started.
-    #[error("{} cannot be started: {error}", escaped(program))]
-    Start {
-        /// The program.
-        program: OsString,
-        /// Why not.
-        #[source]
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The recording cannot be read again.
     #[error(transparent)]
     Reading(#[from] ReadingError),
@@ -205,16 +197,14 @@ impl Recorder {
     ///
     /// [`RecordError`].
     pub fn command(&self, command: Command) -> Result<(ExitStatus, Profile), RecordError> {
-        let signals = CallerSignals::of_this_thread(false);
         let program = command.get_program().to_owned();
-        let start_error = |error| RecordError::Start { program: program.clone(), error };
-        let held = HeldChild::start(command, signals).map_err(start_error)?;
+        let held = HeldCommand::of(command, CallerSignals::of_this_thread(false))?;
         let process = held.pid();
         let subject = Subject::Processes(vec![process]);
-        let go = || held.go().map_err(start_error);
-        let until = Until::default();
-        let (mut child, profile) = self.run(Whom::Command(process), subject, until, go)?;
-        let status = child.wait().map_err(start_error)?;
+        let go = || Ok(held.go()?);
+        let (mut child, profile) =
+            self.run(Whom::Command(process), subject, Until::default(), go)?;
+        let status = child.wait().map_err(|error| StartError { program, error })?;
         Ok((status, profile))
     }
 

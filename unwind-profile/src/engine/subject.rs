@@ -136,9 +136,11 @@ pub struct HeldCommand {
 
 /// The command cannot be started.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start {}: {error}", escaped(command))]
+#[error("cannot start {}: {error}", escaped(program))]
 pub struct StartError {
-    command: OsString,
+    /// The program.
+    pub program: OsString,
+    /// Why not.
     #[source]
     pub error: io::Error,
 }
@@ -156,9 +158,15 @@ impl HeldCommand {
     ) -> Result<Self, StartError> {
         let mut command = Command::new(program);
         command.args(arguments);
+        Self::of(command, signals)
+    }
+
+    /// This command, which will have `signals`.
+    pub(crate) fn of(command: Command, signals: CallerSignals) -> Result<Self, StartError> {
+        let program = command.get_program().to_owned();
         match HeldChild::start(command, signals) {
-            Ok(child) => Ok(Self { program: program.clone(), child }),
-            Err(error) => Err(StartError { command: program.clone(), error }),
+            Ok(child) => Ok(Self { program, child }),
+            Err(error) => Err(StartError { program, error }),
         }
     }
 
@@ -175,7 +183,7 @@ impl HeldCommand {
     /// [`StartError`] if there is no such program, or it cannot be executed.
     pub fn go(self) -> Result<Child, StartError> {
         let Self { program, child } = self;
-        child.go().map_err(|error| StartError { command: program, error })
+        child.go().map_err(|error| StartError { program, error })
     }
 }
 
