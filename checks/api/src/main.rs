@@ -17,7 +17,7 @@ use std::{env, fs};
 use crate::release::{RELEASE, is_kept};
 
 /// The packages, and the names of their libraries.
-const LIBRARIES: [(&str, &str); 9] = [
+const LIBRARIES: [(&str, &str); 10] = [
     ("unwind-core", "unwind_core"),
     ("unwind-cfi", "unwind_cfi"),
     ("unwind-sframe", "sframe"),
@@ -26,6 +26,7 @@ const LIBRARIES: [(&str, &str); 9] = [
     ("unwind-kit", "unwind"),
     ("unwind-local", "unwind_local"),
     ("unwind-target", "unwind_target"),
+    ("unwind-bpf", "unwind_bpf"),
     ("unwind-profile", "unwind_profile"),
 ];
 

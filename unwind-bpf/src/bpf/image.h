@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+//
+// Table images, and the rule for an address. The module `compact` of unwind-sframe has what their words say.
+#pragma once
+
+#include "kernel.h"
+#include "records.h"
+
+struct image {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4);
+	__uint(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, u64);
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_FILES);
+	__type(key, u32);
+	__array(values, struct image);
+} images SEC(".maps");
+
+struct module {
+	u64 start, end;
+	u64 bias; // what the file's addresses are moved by
+	u32 image;
+	u32 unused;
+};
+
+struct walk {
+	u64 pc, sp, fp;
+	u32 is_leaf; // pc is an instruction to be executed, not a return address
+	u32 is_32_bit;
+	u32 has_fp;
+	u32 tgid;
+	struct module module; // of the last pc
+	u32 first_page, pages, rows_at, rules_at;
+};
+
+struct rule {
+	u64 kinds, cfa, offsets;
+};
+enum { RULE_NONE, RULE_ORDINARY, RULE_OUTERMOST, RULE_SIGNAL_CONTEXT };
+enum { CFA_SP = 1, CFA_FP, CFA_AT_SP, CFA_AT_FP, CFA_REGISTER };
+// How the caller's frame pointer and the return address are found.
+enum { FP_SAME, AT_CFA, FP_UNDEFINED, IS_CFA, IS_SP, IS_FP, AT_SP, AT_FP };
+#define RULE_IS_SIGNAL 1
+#define RULE_IS_UNSURE (2 | 4 | 8)
+
+static __always_inline u32 low(u64 word)
+{
+	return word;
+}
+
+static __always_inline u32 high(u64 word)
+{
+	return word >> 32;
+}
+
+static __always_inline u64 word_of(void *image, u32 at)
+{
+	u64 *word = bpf_map_lookup_elem(image, &at);
+
+	return word ? *word : 0;
+}
+
+static __always_inline u32 half_of(void *image, u32 at)
+{
+	u64 word = word_of(image, at >> 1);
+
+	return at & 1 ? high(word) : low(word);
+}
+
+// Where the image of the walk's module has what.
+static __always_inline int enter(struct walk *w)
+{
+	void *image = bpf_map_lookup_elem(&images, &w->module.image);
+	u64 sizes, rows;
+
+	if (!image)
+		return END_NO_TABLE;
+	sizes = word_of(image, 1);
+	rows = word_of(image, 2);
+	w->pages = low(sizes);
+	w->first_page = high(rows);
+	w->rows_at = 8 + ((w->pages + 2) & ~1u);
+	w->rules_at = (w->rows_at + ((low(rows) + 1) & ~1u)) / 2;
+	return 0;
+}
+
+// Finds the rule for an address of the walk's module.
+__noinline int find_rule(struct walk *w, struct rule *rule, u64 pc)
+{
+	struct bpf_iter_num it;
+	void *image;
+	u64 at;
+	u32 page, from, to, row = 0, i = 0;
+
+	if (!w || !rule)
+		return END_NO_ROW;
+	image = bpf_map_lookup_elem(&images, &w->module.image);
+	at = pc - w->module.bias;
+	if (!image || (at >> 16) - w->first_page >= w->pages)
+		return END_NO_ROW;
+	page = (at >> 16) - w->first_page;
+	from = half_of(image, 8 + page);
+	to = half_of(image, 9 + page);
+	begin_loop(it, 17);
+	while (next_round(it, i)) {
+		u32 middle = from + (to - from) / 2;
+		u32 found;
+
+		if (from >= to)
+			break;
+		found = half_of(image, w->rows_at + middle);
+		if ((found & 0xffff) <= (at & 0xffff)) {
+			row = found;
+			from = middle + 1;
+		} else {
+			to = middle;
+		}
+	}
+	end_loop(it);
+	at = w->rules_at + 3 * (row >> 16);
+	rule->kinds = word_of(image, at);
+	rule->cfa = word_of(image, at + 1);
+	rule->offsets = word_of(image, at + 2);
+	return (rule->kinds & 0xff) == RULE_NONE ? END_NO_ROW : 0;
+}

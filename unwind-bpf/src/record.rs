@@ -1,0 +1,420 @@
+//! What the program writes into its ring: samples, stacks, copies, files whose table it wants.
+
+use std::time::Duration;
+
+/// A record of the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Record<'a> {
+    /// A sample.
+    Sample(Sample<'a>),
+    /// The user stack of the samples with a cookie.
+    Stack(Stack<'a>),
+    /// The registers and the bytes of such a stack, where tables do not tell its frames.
+    Copy(StackCopy<'a>),
+    /// A file with code in which a walk came, and whose table is not there.
+    Wanted(Wanted),
+}
+
+/// Which thread, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The thread, by the number that it has outside of all pid namespaces.
+    pub thread: u32,
+    /// Its process, likewise.
+    pub process: u32,
+    /// Since the machine started, by `CLOCK_MONOTONIC`.
+    pub time: Duration,
+}
+
+/// What ties samples and their stack together: one for each entry into the kernel in which a stack is
+/// asked for. Zero says that there is no user stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cookie(pub u64);
+
+/// A sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample<'a> {
+    /// Of whom.
+    pub origin: Origin,
+    /// Of the stack that belongs to it.
+    pub cookie: Cookie,
+    /// Whether the CPU executed user code.
+    pub is_in_user_mode: bool,
+    /// The instruction.
+    pub pc: u64,
+    /// How much was counted for it.
+    pub period: u64,
+    /// The number that its event was attached with.
+    pub event: u64,
+    /// The CPU.
+    pub cpu: u32,
+    /// The kernel's frames, the innermost first.
+    pub kernel: Pcs<'a>,
+}
+
+/// A user stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack<'a> {
+    /// Of whom.
+    pub origin: Origin,
+    /// Of the samples that it belongs to.
+    pub cookie: Cookie,
+    /// The frames, the innermost first: a pc, and return addresses.
+    pub pcs: Pcs<'a>,
+    /// Why there are no more.
+    pub end: End,
+}
+
+/// The registers of user code and the bytes of its stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackCopy<'a> {
+    /// Of whom.
+    pub origin: Origin,
+    /// Of the samples that it belongs to.
+    pub cookie: Cookie,
+    /// Whether it is 32-bit code.
+    pub is_32_bit: bool,
+    /// The registers, as the kernel saves them.
+    pub registers: Registers<'a>,
+    /// What lies at the stack pointer and above.
+    pub bytes: &'a [u8],
+    /// Whether the stack has more than `bytes`.
+    pub is_cut: bool,
+    /// What the program could not walk.
+    pub end: End,
+}
+
+/// A file whose table is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Who has it mapped.
+    pub origin: Origin,
+    /// Which file it is.
+    pub file: FileKey,
+    /// The addresses at which it is mapped.
+    pub start: u64,
+    /// Where these end.
+    pub end: u64,
+    /// The bytes of the file that are mapped there.
+    pub offset: u64,
+}
+
+/// A file, as the kernel tells files apart while they are mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileKey {
+    inode: u64,
+    size: u64,
+    device: u32,
+    generation: u32,
+}
+
+/// Why a stack has no more frames. By the numbers of `bpf/records.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum End {
+    /// It is whole.
+    Outermost,
+    /// As many frames were found as are looked for.
+    Depth,
+    /// Memory that is not there, or is not resident where it may not be brought in.
+    Memory,
+    /// The process has executed another program since the sample.
+    Exec,
+    /// The thread has ended since the sample.
+    Exit,
+    /// Too many stacks were walked at the same time.
+    Room,
+    /// Nothing that is code is mapped where the pc is.
+    NoMapping,
+    /// Code that is of no file, as a JIT compiler's.
+    NoFile,
+    /// The table of the file was not there yet.
+    Wanted,
+    /// The file has no table.
+    NoTable,
+    /// No row covers the pc.
+    NoRow,
+    /// A rule that needs registers which are not carried.
+    Rule,
+    /// A frame that cannot be.
+    Cfa,
+    /// A return address of zero.
+    Zero,
+    /// The mappings could not be looked at.
+    Busy,
+    /// A number of another version.
+    Other(u32),
+}
+
+impl End {
+    const ALL: [Self; 15] = [
+        Self::Outermost,
+        Self::Depth,
+        Self::Memory,
+        Self::Exec,
+        Self::Exit,
+        Self::Room,
+        Self::NoMapping,
+        Self::NoFile,
+        Self::Wanted,
+        Self::NoTable,
+        Self::NoRow,
+        Self::Rule,
+        Self::Cfa,
+        Self::Zero,
+        Self::Busy,
+    ];
+
+    fn of(number: u32) -> Self {
+        let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+        at.and_then(|at| Self::ALL.get(at).copied()).unwrap_or(Self::Other(number))
+    }
+}
+
+/// Addresses of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pcs<'a>(&'a [[u8; 8]]);
+
+impl<'a> Pcs<'a> {
+    /// Each.
+    #[must_use]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = u64> + 'a {
+        self.0.iter().map(|&bytes| u64::from_ne_bytes(bytes))
+    }
+
+    /// How many.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Registers of user code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers<'a>(&'a [[u8; 8]]);
+
+impl Registers<'_> {
+    /// The places of registers in the kernel's `struct pt_regs`, by the numbers of
+    /// `enum perf_event_x86_regs`: ax, bx, cx, dx, si, di, bp, sp, ip, flags, cs, ss, four segments which
+    /// are not there, r8 to r15.
+    const PLACES: [usize; 24] = [
+        10,
+        5,
+        11,
+        12,
+        13,
+        14,
+        4,
+        19,
+        16,
+        18,
+        17,
+        20,
+        usize::MAX,
+        usize::MAX,
+        usize::MAX,
+        usize::MAX,
+        9,
+        8,
+        7,
+        6,
+        3,
+        2,
+        1,
+        0,
+    ];
+
+    /// A register by its number in `enum perf_event_x86_regs`. `None` if it is not there.
+    #[must_use]
+    pub fn get(&self, number: usize) -> Option<u64> {
+        let place = *Self::PLACES.get(number)?;
+        self.0.get(place).map(|&bytes| u64::from_ne_bytes(bytes))
+    }
+}
+
+/// Reads fields one after the other.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u32(&mut self) -> Option<u32> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_ne_bytes(*field))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_ne_bytes(*field))
+    }
+
+    fn words(&mut self, count: usize) -> Option<&'a [[u8; 8]]> {
+        let (words, _) = self.0.as_chunks();
+        let words = words.get(..count)?;
+        self.0 = self.0.get(size_of_val(words)..)?;
+        Some(words)
+    }
+}
+
+/// What all records begin with.
+struct Head {
+    kind: u32,
+    origin: Origin,
+    count: usize,
+    cookie: Cookie,
+    end: End,
+    flags: u32,
+}
+
+impl Head {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (kind, thread, process) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let count = usize::try_from(fields.u32()?).ok()?;
+        let cookie = Cookie(fields.u64()?);
+        let time = Duration::from_nanos(fields.u64()?);
+        let (end, flags) = (End::of(fields.u32()?), fields.u32()?);
+        Some(Self { kind, origin: Origin { thread, process, time }, count, cookie, end, flags })
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Reads a record of the ring. `None` if it is none of this version.
+    #[must_use]
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        const REGISTERS: usize = 21;
+        let mut fields = Fields(bytes);
+        let Head { kind, origin, count, cookie, end, flags } = Head::read(&mut fields)?;
+        Some(match kind {
+            1 => Self::Sample(Sample {
+                origin,
+                cookie,
+                is_in_user_mode: flags & 1 != 0,
+                pc: fields.u64()?,
+                period: fields.u64()?,
+                event: fields.u64()?,
+                cpu: u32::try_from(fields.u64()?).ok()?,
+                kernel: Pcs(fields.words(count)?),
+            }),
+            2 => Self::Stack(Stack { origin, cookie, pcs: Pcs(fields.words(count)?), end }),
+            3 => {
+                let registers = Registers(fields.words(REGISTERS)?);
+                let copied = fields.0;
+                Self::Copy(StackCopy {
+                    origin,
+                    cookie,
+                    is_32_bit: flags & 1 != 0,
+                    registers,
+                    bytes: copied.get(..count)?,
+                    is_cut: flags & 2 != 0,
+                    end,
+                })
+            }
+            4 => {
+                let file = FileKey {
+                    inode: fields.u64()?,
+                    size: fields.u64()?,
+                    device: fields.u32()?,
+                    generation: fields.u32()?,
+                };
+                let (start, end, offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
+                Self::Wanted(Wanted { origin, file, start, end, offset })
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl FileKey {
+    const VDSO: u64 = u64::MAX;
+
+    /// Whether it is the kernel's own code for user programs (vDSO), which is of no file.
+    #[must_use]
+    pub const fn is_vdso(&self) -> bool {
+        self.inode == Self::VDSO
+    }
+
+    /// Bytes of the file.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// As the program has it.
+    pub(crate) fn bytes(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let fields = self.inode.to_ne_bytes().into_iter().chain(self.size.to_ne_bytes());
+        let fields = fields.chain(self.device.to_ne_bytes()).chain(self.generation.to_ne_bytes());
+        bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record with this head and these words after it.
+    fn bytes(kind: u32, count: u32, end: u32, flags: u32, words: &[u64]) -> Vec<u8> {
+        let head = [kind, 21, 20, count].into_iter().flat_map(u32::to_ne_bytes);
+        let ids = [77_u64, 1_000].into_iter().flat_map(u64::to_ne_bytes);
+        let rest = [end, flags].into_iter().flat_map(u32::to_ne_bytes);
+        let words = words.iter().flat_map(|word| word.to_ne_bytes());
+        head.chain(ids).chain(rest).chain(words).collect()
+    }
+
+    #[test]
+    fn records_are_read_field_by_field() {
+        let all = bytes(1, 2, 0, 1, &[0x10, 5, 3, 1, 0x20, 0x30]);
+        let Some(Record::Sample(sample)) = Record::parse(&all) else { panic!() };
+        assert_eq!((sample.origin.thread, sample.origin.process), (21, 20));
+        assert_eq!(sample.origin.time, Duration::from_nanos(1_000));
+        assert!(sample.is_in_user_mode);
+        let fields = (sample.cookie.0, sample.pc, sample.period, sample.event, sample.cpu);
+        assert_eq!(fields, (77, 0x10, 5, 3, 1));
+        assert_eq!(sample.kernel.iter().collect::<Vec<_>>(), [0x20, 0x30]);
+
+        let all = bytes(2, 1, 2, 0, &[0x40]);
+        let Some(Record::Stack(stack)) = Record::parse(&all) else { panic!() };
+        assert_eq!((stack.end, stack.pcs.iter().collect()), (End::Depth, vec![0x40]));
+
+        let words: Vec<u64> = (0..21).chain([7, 8]).collect();
+        let all = bytes(3, 12, 11, 3, &words);
+        let Some(Record::Copy(copy)) = Record::parse(&all) else { panic!() };
+        assert_eq!((copy.end, copy.is_32_bit, copy.is_cut), (End::NoRow, true, true));
+        assert_eq!(copy.bytes, [7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]);
+        // By the numbers of perf: ax, sp, ip, r8, r15; segments are not there.
+        let registers = [0, 7, 8, 16, 23, 12, 24].map(|number| copy.registers.get(number));
+        assert_eq!(registers, [Some(10), Some(19), Some(16), Some(9), Some(0), None, None]);
+
+        let all = bytes(4, 0, 0, 0, &[u64::MAX, 9, 0, 0x1000, 0x3000, 0x2000]);
+        let Some(Record::Wanted(wanted)) = Record::parse(&all) else { panic!() };
+        assert!(wanted.file.is_vdso() && wanted.file.size() == 9);
+        assert_eq!((wanted.start, wanted.end, wanted.offset), (0x1000, 0x3000, 0x2000));
+        assert_eq!(wanted.file.bytes()[..], all[40..64]);
+    }
+
+    #[test]
+    fn what_is_cut_or_of_another_version_is_no_record() {
+        for (kind, count, words) in [(1, 2, 6), (2, 1, 1), (3, 12, 23), (4, 0, 6)] {
+            let all = bytes(kind, count, 1, 0, &vec![0; words]);
+            assert!(Record::parse(&all).is_some(), "{kind}");
+            for len in 0..all.len() {
+                let cut = Record::parse(all.get(..len).unwrap());
+                // Room after what a copy has filled is no part of it.
+                assert!(cut.is_none() || kind == 3 && len >= 40 + 168 + 12, "{kind} {len}");
+            }
+        }
+        assert_eq!(Record::parse(&bytes(5, 0, 0, 0, &[0; 30])), None);
+        // More than there is.
+        assert_eq!(Record::parse(&bytes(2, u32::MAX, 1, 0, &[0; 30])), None);
+        assert_eq!(End::of(99), End::Other(99));
+        assert_eq!(End::of(0), End::Other(0));
+    }
+}

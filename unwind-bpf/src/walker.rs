@@ -1,0 +1,312 @@
+//! The program at work.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use crate::kernel::{Attr, Command, Shared};
+use crate::program::{Constants, LoadStep, Map, Program};
+use crate::record::{FileKey, Record};
+use crate::ring::Ring;
+
+/// A program in the kernel that takes samples and walks their stacks. It is gone with this value.
+#[derive(Debug)]
+pub struct Walker {
+    program: Program,
+    ring: Ring,
+    counts: Shared,
+    /// Keeps the program at the ends of tasks.
+    _exits: OwnedFd,
+    /// How many images there are.
+    images: u32,
+}
+
+/// What walks may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Frames of a stack, 1 to 2,048.
+    pub frames: u32,
+    /// Whether memory that is not resident is brought in. Without it nobody waits for a file system, and
+    /// such a stack ends there.
+    pub faults: bool,
+    /// Bytes of the ring of records: a power of two, at least a page.
+    pub ring_bytes: u32,
+}
+
+impl Default for Limits {
+    /// 2,048 frames, memory is brought in, 8 MiB.
+    fn default() -> Self {
+        Self { frames: 2048, faults: true, ring_bytes: 8 << 20 }
+    }
+}
+
+/// Why there is no program.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The kernel refuses it.
+    #[error("the kernel does not {step}: {error}{}", advice(error))]
+    Refused {
+        /// What.
+        step: LoadStep,
+        /// With what.
+        #[source]
+        error: io::Error,
+    },
+    /// Memory of a map cannot be shared.
+    #[error("the program's records cannot be mapped: {0}")]
+    Map(#[source] io::Error),
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; it needs root, or CAP_BPF and CAP_PERFMON",
+        _ => "",
+    }
+}
+
+/// A table of a file: how its frames are walked, and where its bytes are mapped to.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    /// The image, as the module `compact` of `unwind-sframe` makes it: whole words of eight bytes.
+    pub image: &'a [u8],
+    /// Its loaded parts with code, at most [`MAX_SEGMENTS`](Self::MAX_SEGMENTS).
+    pub segments: &'a [Segment],
+}
+
+impl Table<'_> {
+    /// Loaded parts of a file that are told apart.
+    pub const MAX_SEGMENTS: usize = 4;
+}
+
+/// A loaded part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The bytes of the file: `p_offset` of its program header.
+    pub from: u64,
+    /// Where these end.
+    pub to: u64,
+    /// The address that the first has in the image: `p_vaddr`.
+    pub address: u64,
+}
+
+/// Why a table is not installed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// There are as many as the program has room for.
+    #[error("there are {0} tables already")]
+    TooMany(u32),
+    /// There are no whole words, or no header.
+    #[error("an image of {0} bytes")]
+    NoImage(usize),
+    /// The kernel refuses it.
+    #[error("the kernel does not take the table: {0}")]
+    Refused(#[source] io::Error),
+}
+
+/// A perf event whose samples the program takes, until this value is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Attached {
+    _link: OwnedFd,
+}
+
+/// What became of all samples so far, by the program's own counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Samples.
+    pub samples: u64,
+    /// Of these, those for which the ring had no room.
+    pub dropped: u64,
+    /// Stacks for which it had none.
+    pub dropped_stacks: u64,
+    /// Stacks that were walked at once.
+    pub walked_now: u64,
+    /// Walks that were asked for, to be made in the task.
+    pub deferred: u64,
+    /// Samples that share the stack of an earlier one.
+    pub shared: u64,
+    /// Samples without a user stack: of kernel threads, and of tasks that end.
+    pub without_user: u64,
+    /// Samples for which the kernel refused a later walk.
+    pub refused: u64,
+    /// Walks in tasks.
+    pub walked_later: u64,
+    /// Stacks that were copied.
+    pub copied: u64,
+    /// Stacks that were not walked since the process had executed another program.
+    pub after_exec: u64,
+    /// Stacks that were not walked since the task had ended.
+    pub after_exit: u64,
+}
+
+impl Walker {
+    /// Files with tables at most.
+    const MAX_FILES: u32 = 4096;
+
+    /// Loads the program.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`]: the kernel is older, has no BTF, or the rights are missing.
+    pub fn load(limits: Limits) -> Result<Self, LoadError> {
+        let constants = Constants {
+            max_frames: limits.frames.clamp(1, 2048),
+            may_fault: limits.faults,
+            ring: limits.ring_bytes,
+        };
+        let refused = |(step, error)| LoadError::Refused { step, error };
+        let program = Program::load(constants).map_err(refused)?;
+        let ring = program.map(Map::Ring).map_err(LoadError::Map)?;
+        let ring = Ring::map(ring, limits.ring_bytes).map_err(LoadError::Map)?;
+        let counts = program.map(Map::Counts).map_err(LoadError::Map)?;
+        let counts = Shared::map(counts, 4096, 0, true).map_err(LoadError::Map)?;
+        let exits = program.attach_to_exits();
+        let exits = exits.map_err(|error| refused((LoadStep::Programs, error)))?;
+        Ok(Self { program, ring, counts, _exits: exits, images: 0 })
+    }
+
+    /// Has the program take the samples of an open perf event, in place of the event's own ring. Records
+    /// call the event by `number`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel refuses it with.
+    pub fn attach(&self, event: BorrowedFd<'_>, number: u64) -> io::Result<Attached> {
+        Ok(Attached { _link: self.program.attach(event, number)? })
+    }
+
+    /// Hands out what the program has written, in its order. Returns how full the ring was, in percent.
+    pub fn drain(&mut self, mut take: impl FnMut(Record<'_>)) -> u64 {
+        self.ring.drain(|bytes| {
+            if let Some(record) = Record::parse(bytes) {
+                take(record);
+            }
+        })
+    }
+
+    /// Has walks use this table for a file from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`]; the file has no table then.
+    pub fn install(&mut self, file: FileKey, table: Table<'_>) -> Result<(), TableError> {
+        let installed = self.install_image(table.image);
+        let (state, image) = match &installed {
+            Ok(image) => (FileState::HasTable, *image),
+            Err(_) => (FileState::HasNone, 0),
+        };
+        let put = self.put_file(file, state, image, table.segments);
+        installed?;
+        put.map_err(TableError::Refused)
+    }
+
+    /// Has walks know that a file has no table.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel refuses it with.
+    pub fn refuse(&mut self, file: FileKey) -> io::Result<()> {
+        self.put_file(file, FileState::HasNone, 0, &[])
+    }
+
+    fn put_file(
+        &self,
+        file: FileKey,
+        state: FileState,
+        image: u32,
+        segments: &[Segment],
+    ) -> io::Result<()> {
+        let segments = segments.get(..Table::MAX_SEGMENTS).unwrap_or(segments);
+        let count = u32::try_from(segments.len()).unwrap_or(0);
+        let head = [state.number(), image, count, 0];
+        let mut value: Vec<u8> = head.iter().flat_map(|field| field.to_ne_bytes()).collect();
+        for segment in segments {
+            let delta = segment.address.wrapping_sub(segment.from);
+            value.extend([segment.from, segment.to, delta].iter().flat_map(|it| it.to_ne_bytes()));
+        }
+        value.resize(16_usize.saturating_add(Table::MAX_SEGMENTS.saturating_mul(24)), 0);
+        let files = self.program.map(Map::Files)?;
+        Attr::new().fd(0, files).bytes(8, &file.bytes()).bytes(16, &value).act(Command::MAP_UPDATE)
+    }
+
+    /// Puts an image into a map of its own. Returns its place.
+    fn install_image(&mut self, image: &[u8]) -> Result<u32, TableError> {
+        const ARRAY: u32 = 2;
+        const MAPPABLE_INNER_MAP: u32 = 1 << 10 | 1 << 12;
+        const HEADER: usize = 4;
+        let (words, rest) = image.as_chunks::<8>();
+        let count = u32::try_from(words.len()).ok().filter(|_| words.len() > HEADER);
+        let (Some(count), []) = (count, rest) else {
+            return Err(TableError::NoImage(image.len()));
+        };
+        if self.images >= Self::MAX_FILES {
+            return Err(TableError::TooMany(self.images));
+        }
+        let attr = Attr::new().u32(0, ARRAY).u32(4, 4).u32(8, 8).u32(12, count);
+        let attr = attr.u32(16, MAPPABLE_INNER_MAP).name(28, "unwind_tabl");
+        let map = attr.open(Command::MAP_CREATE).map_err(TableError::Refused)?;
+        let bytes = image.len().next_multiple_of(4096);
+        let shared = Shared::map(map.as_fd(), bytes, 0, true).map_err(TableError::Refused)?;
+        for (place, &word) in shared.words().iter().zip(words) {
+            place.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        let (key, value) = (self.images.to_ne_bytes(), std::os::fd::AsRawFd::as_raw_fd(&map));
+        let images = self.program.map(Map::Images).map_err(TableError::Refused)?;
+        let value = value.to_ne_bytes();
+        let attr = Attr::new().fd(0, images).bytes(8, &key).bytes(16, &value);
+        attr.act(Command::MAP_UPDATE).map_err(TableError::Refused)?;
+        let place = self.images;
+        self.images = place.saturating_add(1);
+        Ok(place)
+    }
+
+    /// How many instructions the kernel's verifier has looked at of the program, at most 1,000,000: what
+    /// loading it takes.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel refuses it with.
+    pub fn verified_instructions(&self) -> io::Result<u32> {
+        self.program.verified_instructions()
+    }
+
+    /// What became of samples so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.counts.words().iter().map(|count| count.load(Ordering::Relaxed));
+        let mut next = || counts.next().unwrap_or(0);
+        Counts {
+            samples: next(),
+            dropped: next(),
+            dropped_stacks: next(),
+            walked_now: next(),
+            deferred: next(),
+            shared: next(),
+            without_user: next(),
+            refused: next(),
+            walked_later: next(),
+            copied: next(),
+            after_exec: next(),
+            after_exit: next(),
+        }
+    }
+}
+
+/// What is known of a file's table, by the numbers of `bpf/records.h`.
+#[derive(Clone, Copy, Debug)]
+enum FileState {
+    HasTable,
+    HasNone,
+}
+
+impl FileState {
+    const fn number(self) -> u32 {
+        match self {
+            Self::HasTable => 1,
+            Self::HasNone => 2,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The program in the kernel that these tests run on.
+#![cfg(test)]
+
+use unwind_bpf::{FileKey, Limits, LoadError, Record, Segment, Table, TableError, Walker};
+
+/// The program; `None` where the kernel does not load it.
+fn walker() -> Option<Walker> {
+    match Walker::load(Limits { ring_bytes: 1 << 16, ..Limits::default() }) {
+        Ok(walker) => Some(walker),
+        Err(LoadError::Refused { step, error }) => {
+            println!("skipped: the kernel does not {step}: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn the_program_takes_few_of_the_instructions_that_a_verifier_looks_at() {
+    let Some(walker) = walker() else { return };
+    let verified = walker.verified_instructions().unwrap();
+    assert!((1_000..200_000).contains(&verified), "{verified}");
+}
+
+#[test]
+fn a_program_without_events_has_nothing_to_tell() {
+    let Some(mut walker) = walker() else { return };
+    let mut records = 0;
+    assert_eq!(walker.drain(|_| records += 1), 0);
+    assert_eq!((records, walker.counts()), (0, Default::default()));
+}
+
+/// A file of no machine.
+fn file() -> FileKey {
+    let words = [4_u64, 0, 0, 7, 9, 11 << 32 | 13, 0x1000, 0x2000, 0];
+    let mut bytes: Vec<u8> = [4_u32, 1, 1, 0].iter().flat_map(|it| it.to_ne_bytes()).collect();
+    bytes.extend([0; 24]);
+    bytes.extend(words[3..].iter().flat_map(|it| it.to_ne_bytes()));
+    match Record::parse(&bytes) {
+        Some(Record::Wanted(wanted)) => wanted.file,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tables_are_taken_and_what_is_none_is_refused() {
+    let Some(mut walker) = walker() else { return };
+    let segments = [Segment { from: 0, to: 0x1000, address: 0x1000 }];
+    let none = walker.install(file(), Table { image: &[1, 2, 3], segments: &segments });
+    assert!(matches!(none, Err(TableError::NoImage(3))), "{none:?}");
+    for words in [5_usize, 512, 100_000] {
+        let image = vec![0; words * 8];
+        walker.install(file(), Table { image: &image, segments: &segments }).unwrap();
+    }
+    walker.refuse(file()).unwrap();
+}
