@@ -11,6 +11,7 @@ pub(crate) mod built_tables;
 pub mod call_frame_rows;
 pub mod call_frame_source;
 pub mod call_frames;
+pub mod compact_table;
 pub mod frame_pointers;
 pub mod indexed_frames;
 pub mod linkage;

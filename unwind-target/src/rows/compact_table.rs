@@ -1,0 +1,76 @@
+//! The rows of a whole file as a compact image, for a walk in the kernel.
+
+use object::Endianness;
+use object::elf;
+use sframe::{CfiAbi, CompactBuilder, WriteError};
+use unwind_core::WordSize;
+use unwind_x86::LinkageRows;
+
+use crate::elf::ElfFile;
+use crate::elf::error::{ElfError, Part};
+use crate::rows::call_frames::FrameSections;
+
+/// Why a file has no compact table.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompactTableError {
+    /// Its call frame information cannot be read.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// The table cannot be made.
+    #[error("no compact table: {0}")]
+    Write(WriteError),
+}
+
+/// Bytes of call frame information at most, of which a table is made: the largest programs have some 40 MiB.
+const MOST: usize = 64 << 20;
+
+/// Makes the image of a file of x86, as [`CompactTable`](sframe::CompactTable) reads it: of its call frame
+/// information, then of its SFrame tables, and of the instructions of linkage entries that neither covers. `None` if it has neither, or more than 64 MiB of
+/// the former, or is of another CPU.
+///
+/// # Errors
+///
+/// [`CompactTableError`] if the call frame information is not inside the file, or there is too much
+/// of it.
+pub fn compact_table(file: &ElfFile) -> Result<Option<Vec<u8>>, CompactTableError> {
+    let abi = match (file.machine, file.is_64, file.endian) {
+        (elf::EM_X86_64, true, Endianness::Little) => CfiAbi::X86_64,
+        (elf::EM_386, false, Endianness::Little) => CfiAbi::Ia32,
+        _ => return Ok(None),
+    };
+    let mut builder = CompactBuilder::new();
+    let frames = FrameSections::read(file)?;
+    if let Some(frames) = &frames {
+        let len = frames.list.iter().fold(0, |sum: usize, it| sum.saturating_add(it.bytes.len()));
+        if len > MOST {
+            return Ok(None);
+        }
+        for section in &frames.list {
+            let cfi = frames.cfi(section, &frames.code);
+            builder.add_cfi(cfi, abi).map_err(CompactTableError::Write)?;
+        }
+    }
+    // What the other sections tell is as good without a damaged table.
+    let sframe = file.sframe().ok().flatten().filter(|_| abi == CfiAbi::X86_64);
+    if let Some(section) = &sframe {
+        builder.add_section(&section.tables()).map_err(CompactTableError::Write)?;
+    }
+    if frames.is_none() && sframe.is_none() {
+        return Ok(None);
+    }
+    // Some linkers write no call frame information for what they make themselves.
+    let word = if file.is_64 { WordSize::Eight } else { WordSize::Four };
+    for section in file.sections().unwrap_or_default() {
+        if !section.executable || !section.name.starts_with(b".plt") {
+            continue;
+        }
+        // One that cannot be read has no rows.
+        let code = file.section_bytes(Part::LinkageTable, section).unwrap_or_default();
+        for (range, row) in LinkageRows::new(word, section.addr, &code) {
+            builder.add(range, &row).map_err(CompactTableError::Write)?;
+        }
+    }
+    let (image, _) = builder.finish().map_err(CompactTableError::Write)?;
+    Ok(Some(image))
+}
