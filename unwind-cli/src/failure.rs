@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 
 use unwind_profile::collected::error::{ReadingError, SeveralEvents};
 use unwind_profile::engine::EngineError;
+use unwind_profile::engine::bpf_engine::{BpfError, LoadError};
 use unwind_profile::engine::requested::TracepointError;
 use unwind_profile::engine::subject::{StartError, UserError};
 use unwind_profile::recording::error::{PerfError, RecordingError};
@@ -271,9 +272,16 @@ impl From<EngineError> for Failure {
                 Some(libc::EPERM) => 4,
                 _ => exit_code_of(error),
             },
+            EngineError::Bpf(BpfError::Load(LoadError::Refused { error, .. })) => {
+                match error.raw_os_error() {
+                    Some(libc::EPERM) => 4,
+                    _ => exit_code_of(error),
+                }
+            }
             _ => 1,
         };
         let hint = match &error {
+            EngineError::Bpf(_) => "; --engine perf walks copies of stacks",
             EngineError::OpenAll { .. } => "; a command or --pid of one's own does without",
             EngineError::Deferral => "; without --deferred stacks are copied and walked by tables",
             EngineError::Map { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {

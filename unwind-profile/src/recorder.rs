@@ -246,6 +246,7 @@ impl Recorder {
             frame_pointers: FramePointerRows { is_trusted: false },
             rate: self.rate,
             is_compressed: true,
+            has_told_stacks: false,
         };
         let mut session =
             Session::begin(opened, &sampling, form, (&existing, span), (false, notices));

@@ -5,6 +5,7 @@
 mod compiled_code;
 mod copies;
 mod events;
+mod in_kernel;
 mod kept;
 mod killed;
 mod remapped;
@@ -106,7 +107,7 @@ fn check_sums(ledger: &Value) {
 
 /// The names of the functions of each sample that `unwind script` shows.
 fn stacks(data: &Path) -> Vec<Vec<String>> {
-    let output = unwind(&["script", "-F", "ip,sym", data.to_str().unwrap()]);
+    let output = unwind(&["script", "--max-stack", "5000", "-F", "ip,sym", data.to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     split(&text(&output.stdout))
 }

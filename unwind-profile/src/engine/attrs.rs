@@ -8,7 +8,7 @@ use crate::engine::sampling::{Often, Sampling, UserStacks, Whom};
 
 /// The general registers and rip, by the kernel's numbers. Each one takes the time that half a KiB of
 /// stack does.
-const REGISTERS: u64 = 0xff_01ff;
+pub(crate) const REGISTERS: u64 = 0xff_01ff;
 
 /// The type of tracepoints.
 const TRACEPOINT: u32 = 2;
@@ -75,6 +75,8 @@ pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr
             attr.sample_stack_user = in_words(copies.sizes.first_bytes());
             attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !copies.with_chains);
         }
+        // Not by the kernel itself: it would walk along frame pointers.
+        UserStacks::Walked { .. } => attr.flags |= AttrFlags::EXCLUDE_CALLCHAIN_USER,
         UserStacks::Deferred => {
             attr.flags |= AttrFlags::DEFER_CALLCHAIN | AttrFlags::DEFER_OUTPUT;
         }

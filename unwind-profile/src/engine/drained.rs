@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::CpuTime;
 use crate::engine::requested::MOST;
+use crate::engine::{CpuTime, Engine, KernelWalks};
 
 /// What came out of the rings so far. What is read from the stream is in it.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,8 @@ pub struct Drained {
     pub(crate) lost: Option<u64>,
     /// CPU time, if the kernel counts it.
     pub(crate) cpu_time: Option<CpuTime>,
+    /// How stacks were walked, if in the kernel.
+    pub(crate) walks: Option<KernelWalks>,
     /// The same of each event, where there are several.
     pub(crate) events: [OfEvent; MOST],
 }
@@ -44,10 +46,18 @@ pub(crate) struct OfEvent {
 }
 
 impl Drained {
+    /// Takes over what an engine counts itself.
+    pub(crate) fn count(&mut self, engine: &dyn Engine) {
+        self.lost = engine.lost();
+        self.cpu_time = engine.cpu_time();
+        self.walks = engine.walks();
+    }
+
     /// What came out after `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let lost = self.lost.map(|lost| lost.saturating_sub(before.lost.unwrap_or(0)));
         let cpu_time = self.cpu_time.map(|time| time.since(before.cpu_time.unwrap_or_default()));
+        let walks = self.walks.map(|walks| walks.since(before.walks.unwrap_or_default()));
         let mut events = self.events;
         for (now, before) in events.iter_mut().zip(before.events) {
             now.written = now.written.saturating_sub(before.written);
@@ -60,6 +70,7 @@ impl Drained {
             skipped_bytes: self.skipped_bytes.saturating_sub(before.skipped_bytes),
             lost,
             cpu_time,
+            walks,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What takes samples: an engine of the kernel's.
 
 pub mod attrs;
+pub mod bpf_engine;
 pub mod caller_signals;
 pub mod copy_size;
 pub mod depths;
@@ -9,18 +10,22 @@ pub mod existing;
 pub mod held_child;
 pub mod perf_engine;
 pub mod perf_event;
+pub mod priority;
 pub mod requested;
 pub mod sampling;
 pub mod subject;
 pub mod trim;
 
+use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::RecordHeader;
 use unwind_perf::ring::RingRecord;
 
+use crate::engine::bpf_engine::BpfError;
 use crate::engine::requested::TracepointError;
 
 /// An event whose samples an engine takes.
@@ -40,7 +45,7 @@ pub(crate) const OFF_CPU: &str = "offcpu-time";
 /// Takes samples of programs and hands out records in the layout of perf's rings.
 ///
 /// What follows it (walks, names, ledger, files) knows no more of an engine than this.
-pub trait Engine: Send {
+pub trait Engine: Send + Debug {
     /// The events whose samples it takes. All records have the layout of the first.
     fn events(&self) -> Vec<SampledEvent>;
 
@@ -63,6 +68,11 @@ pub trait Engine: Send {
 
     /// The CPU time of all that samples are taken of, if the kernel counts that.
     fn cpu_time(&self) -> Option<CpuTime>;
+
+    /// How stacks were walked, if the engine walks them in the kernel.
+    fn walks(&self) -> Option<KernelWalks> {
+        None
+    }
 }
 
 /// A record where an engine has it.
@@ -91,6 +101,41 @@ pub struct Found {
     pub(crate) skipped: u64,
     /// How full the fullest of what holds the records was, in percent.
     pub(crate) percent: u64,
+}
+
+/// How stacks were walked in the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelWalks {
+    /// Stacks that were walked where the sample was taken.
+    pub at_once: u64,
+    /// Stacks that were walked by the thread itself, before it returned to user code.
+    pub deferred: u64,
+    /// Samples that share the stack of an earlier one, of the same entry into the kernel.
+    pub shared: u64,
+    /// Stacks that tables do not tell, or did not yet: they were copied, and walked outside.
+    pub copied: u64,
+}
+
+impl KernelWalks {
+    /// What came after `before`.
+    pub(crate) const fn since(self, before: Self) -> Self {
+        Self {
+            at_once: self.at_once.saturating_sub(before.at_once),
+            deferred: self.deferred.saturating_sub(before.deferred),
+            shared: self.shared.saturating_sub(before.shared),
+            copied: self.copied.saturating_sub(before.copied),
+        }
+    }
+
+    /// The sum of both.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self {
+            at_once: self.at_once.saturating_add(other.at_once),
+            deferred: self.deferred.saturating_add(other.deferred),
+            shared: self.shared.saturating_add(other.shared),
+            copied: self.copied.saturating_add(other.copied),
+        }
+    }
 }
 
 /// CPU time in nanoseconds, by the kernel's count.
@@ -201,6 +246,9 @@ pub enum EngineError {
          (Linux does from 6.19 on)"
     )]
     Deferral,
+    /// The program that walks stacks in the kernel takes no samples.
+    #[error("stacks cannot be walked in the kernel: {0}")]
+    Bpf(#[from] BpfError),
     /// The ring cannot be mapped.
     #[error("a ring of {bytes} bytes cannot be mapped: {error}{}", ring_advice(error))]
     Map {

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
@@ -213,6 +213,11 @@ impl PerfEngine {
             self.events.get_mut(at).into_iter().for_each(|event| event.ids.push(id));
         }
         Ok(())
+    }
+
+    /// The events that take samples, each with the place of the event that it is a copy of.
+    pub(crate) fn sampled(&self) -> impl Iterator<Item = (BorrowedFd<'_>, usize)> {
+        self.opened.iter().filter_map(|opened| Some((opened.event.as_fd(), opened.sampled?)))
     }
 
     /// What samples lack of what was asked for.

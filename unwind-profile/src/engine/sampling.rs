@@ -49,6 +49,12 @@ pub enum UserStacks {
     /// The kernel, which walks along frame pointers when the thread returns to user code. A
     /// record of its own has what it finds.
     Deferred,
+    /// A program in the kernel, which walks by tables: at once, or when the thread returns to user
+    /// code.
+    Walked {
+        /// Whether memory of the stack is brought in that is not resident.
+        faults: bool,
+    },
 }
 
 /// Copies of user stacks.
@@ -123,7 +129,7 @@ impl UserStacks {
     pub(crate) fn sizes(&self) -> CopySizes {
         match self {
             Self::Copied(copies) => copies.sizes.clone(),
-            Self::Deferred => CopySizes::one(0),
+            Self::Deferred | Self::Walked { .. } => CopySizes::one(0),
         }
     }
 }

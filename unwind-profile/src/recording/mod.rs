@@ -16,4 +16,5 @@ pub mod reader;
 pub mod record_bytes;
 pub mod record_file;
 pub mod stream;
+pub mod told_stack;
 pub mod tool_record;

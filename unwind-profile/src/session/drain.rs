@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::setpriority_process;
 use rustix::time::ClockId;
 use unwind_perf::record::{Attr, Endian, Record, RecordType};
 use unwind_target::clock::nanoseconds;
@@ -58,13 +57,6 @@ impl Pace {
     }
 }
 
-/// Has this thread run before others where that is allowed: while it waits for a CPU the
-/// rings run over.
-pub(crate) fn go_first() {
-    // Without the right for it the recording is as good on a machine that has time.
-    let _ = setpriority_process(None, -20);
-}
-
 /// What empties the rings.
 #[derive(Debug)]
 pub(crate) struct Drain {
@@ -84,7 +76,7 @@ impl Drain {
     /// Empties the rings until the subject has ended, `ends` is set or the time has come.
     pub(crate) fn run(
         mut self,
-        engine: &mut impl Engine,
+        engine: &mut dyn Engine,
         subject: &Subject,
         ends: &AtomicBool,
         until: Option<Instant>,
@@ -111,19 +103,19 @@ impl Drain {
             let percent = self.drain(engine, &mut drained);
             pace.learn(percent, Instant::now());
             if is_last {
-                (drained.lost, drained.cpu_time) = (engine.lost(), engine.cpu_time());
+                drained.count(engine);
                 self.parts.finish(drained);
                 return drained;
             }
             if self.parts.is_due() {
-                (drained.lost, drained.cpu_time) = (engine.lost(), engine.cpu_time());
+                drained.count(engine);
                 self.parts.next(&mut self.writer, drained);
             }
         }
     }
 
     /// Hands on what is in the rings. Returns how full they were, in percent.
-    fn drain(&mut self, engine: &mut impl Engine, drained: &mut Drained) -> u64 {
+    fn drain(&mut self, engine: &mut dyn Engine, drained: &mut Drained) -> u64 {
         /// Bytes that are handed on at a time.
         const CHUNK: usize = 1 << 20;
         // Room for what came last time, so that bytes are not moved where more come.

@@ -6,8 +6,8 @@ use std::fmt::{self, Display};
 use serde::{Deserialize, Serialize};
 use unwind_target::counted::counted;
 
-use crate::engine::CpuTime;
 use crate::engine::drained::{Drained, OfEvent};
+use crate::engine::{CpuTime, KernelWalks};
 use crate::session::off_cpu::OffCpu;
 use crate::session::told::{Throttled, Told};
 use crate::walks::tally::Tally;
@@ -30,6 +30,10 @@ const SCHEMA: u32 = 1;
 /// | `file-gone` | the file with the code was removed or replaced, and its process has ended | a recording while it is there |
 /// | `return-probe` | a uretprobe has the return address | |
 /// | `no-start` | the sample has no registers to start with | |
+/// | `frame-limit` | there are more frames than are looked for in the kernel: 2,048 | |
+/// | `stack-not-resident` | in the kernel: a part of the stack is not there, or is not to be brought in | |
+/// | `executed-another` | the process has executed another program before its stack could be walked | |
+/// | `thread-ended` | the thread has ended before its stack could be walked | |
 /// | `record-limit` | there are more frames than a record can have | |
 /// | others | why a [walk](unwind_target::EndReason) has ended | |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +72,9 @@ pub struct Ledger {
     /// Waits, of a recording with these; their samples are in the classes like all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_cpu: Option<OffCpu>,
+    /// How stacks were walked, of a recording whose stacks were walked in the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walks: Option<KernelWalks>,
     /// The classes by event, if there are several: their sums are those of the whole, but for what
     /// was lost, of which no event can be told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -172,7 +179,7 @@ impl Ledger {
     #[doc(hidden)]
     #[must_use]
     pub fn of(drained: Drained, tally: &Tally, unmatched: u64, told: &Told) -> Self {
-        let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel, .. } = drained;
+        let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel, walks, .. } = drained;
         let incomplete = tally.incomplete.iter();
         Self {
             written,
@@ -188,6 +195,7 @@ impl Ledger {
             lost_by_kernel,
             skipped_bytes,
             throttled: told.throttled,
+            walks,
             ..Self::new()
         }
     }
@@ -278,6 +286,10 @@ impl Ledger {
                     .saturating_add(b.samples_missing_estimated),
             }),
             off_cpu: match (self.off_cpu, other.off_cpu) {
+                (Some(a), Some(b)) => Some(a.with(b)),
+                (one, None) | (None, one) => one,
+            },
+            walks: match (self.walks, other.walks) {
                 (Some(a), Some(b)) => Some(a.with(b)),
                 (one, None) | (None, one) => one,
             },
@@ -423,6 +435,13 @@ impl Display for Ledger {
         if self.skipped_bytes > 0 {
             let bytes = counted(self.skipped_bytes, "byte", "bytes");
             writeln!(f, "  {bytes} of the rings were no records")?;
+        }
+        if let Some(KernelWalks { at_once, deferred, shared, copied }) = self.walks {
+            writeln!(
+                f,
+                "stacks walked at once: {at_once}, before the thread returned to user code: \
+                 {deferred}, copied for want of a row: {copied}; samples that share one: {shared}"
+            )?;
         }
         if let Some(waits) = self.off_cpu {
             writeln!(

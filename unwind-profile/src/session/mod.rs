@@ -17,10 +17,11 @@ use std::sync::mpsc::Receiver;
 use unwind_perf::record::Attr;
 use unwind_target::Notices;
 
+use crate::engine::bpf_engine::BpfEngine;
 use crate::engine::copy_size::CopySize;
 use crate::engine::perf_engine::PerfEngine;
-use crate::engine::sampling::Sampling;
-use crate::engine::{Engine as _, EngineError, SampledEvent, Shortfall};
+use crate::engine::sampling::{Sampling, UserStacks};
+use crate::engine::{Engine, EngineError, SampledEvent, Shortfall};
 use crate::recording::error::PerfError;
 use crate::session::keeper::Keeper;
 use crate::session::ledger::Ledger;
@@ -49,7 +50,7 @@ pub enum SessionError {
 /// starts or, of what runs, at once.
 #[derive(Debug)]
 pub struct Opened {
-    engine: PerfEngine,
+    engine: Box<dyn Engine>,
     attr: Attr,
     copy_size: CopySize,
     /// What samples lack.
@@ -63,10 +64,20 @@ impl Opened {
     ///
     /// [`SessionError::Engine`] if the kernel refuses them.
     pub fn new(sampling: &Sampling, rate: u32) -> Result<Self, SessionError> {
-        let mut engine = PerfEngine::open(sampling)?;
+        let (engine, shortfalls): (Box<dyn Engine>, _) = match sampling.user_stacks {
+            UserStacks::Walked { .. } => {
+                let mut engine = BpfEngine::open(sampling)?;
+                let shortfalls = engine.shortfalls(sampling);
+                (Box::new(engine), shortfalls)
+            }
+            UserStacks::Copied(_) | UserStacks::Deferred => {
+                let mut engine = PerfEngine::open(sampling)?;
+                let shortfalls = engine.shortfalls(sampling);
+                (Box::new(engine), shortfalls)
+            }
+        };
         let attr = layout(&engine.events())?;
         let copy_size = CopySize::new(sampling.user_stacks.sizes(), rate);
-        let shortfalls = engine.shortfalls(sampling);
         Ok(Self { engine, attr, copy_size, shortfalls })
     }
 

@@ -12,6 +12,7 @@ use unwind_target::Notices;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
+use crate::engine::bpf_engine::layout_of_copies;
 use crate::engine::copy_size::CopySize;
 use crate::engine::{OFF_CPU, SampledEvent};
 use crate::mapped::address_spaces::Spaces;
@@ -50,6 +51,8 @@ pub struct Form {
     pub rate: u32,
     /// Whether records are compressed.
     pub is_compressed: bool,
+    /// Whether the engine walks stacks itself.
+    pub has_told_stacks: bool,
 }
 
 /// A file that is being written.
@@ -195,6 +198,7 @@ impl Recording {
             let out = RecordsWriter::new(&mut self.out, form.is_compressed);
             let records = MergedRecords::new(out, Endian::Little, spaces, scope, &setup)
                 .keeping_stacks(form.keeps_stacks)
+                .with_told_stacks(form.has_told_stacks.then(layout_of_copies).flatten())
                 .with_tally(Tally::with_marks().of_events(self.events.len()));
             // Stacks that are kept are walked again.
             let records = if form.keeps_stacks { records } else { records.with_found_frames() };

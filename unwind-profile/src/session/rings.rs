@@ -12,10 +12,11 @@ use unwind_perf::record::Attr;
 use crate::engine::copy_size::CopySize;
 use crate::engine::drained::{Drained, SoFar};
 use crate::engine::existing::{all_processes, threads_of};
+use crate::engine::priority::go_first;
 use crate::engine::sampling::Whom;
 use crate::engine::subject::{Subject, exists};
 use crate::engine::{Engine, SampledEvent};
-use crate::session::drain::{Drain, go_first};
+use crate::session::drain::Drain;
 use crate::session::parts::{DrainFailed, Part, Parts, record_of_kernel, records_of};
 use crate::session::stream::stream_start;
 
@@ -74,8 +75,9 @@ impl Emptied {
     /// Has a thread empty the rings of an engine. `existing` are the processes that were there
     /// before it, of which records tell first. Returns also where the parts of the recording
     /// come out.
+    #[must_use]
     pub fn start(
-        mut engine: impl Engine + 'static,
+        mut engine: Box<dyn Engine>,
         attr: Attr,
         copy_size: CopySize,
         existing: &[i32],
@@ -102,7 +104,7 @@ impl Emptied {
             let _ = is_ready.send(());
             let beside = span.beside.map(|process| Subject::Processes(vec![process]));
             let watched = beside.as_ref().unwrap_or(&span.subject);
-            drain.run(&mut engine, watched, &span.ends, span.until)
+            drain.run(engine.as_mut(), watched, &span.ends, span.until)
         });
         // A command with many threads could keep the thread from its start.
         let _ = ready.recv();

@@ -16,6 +16,7 @@ use crate::recording::events::{Events, is_to_walk};
 use crate::recording::held::Held;
 use crate::recording::pipeline::Sink;
 use crate::recording::reader::PerfReader;
+use crate::recording::told_stack::ToldStack;
 use crate::recording::tool_record;
 use crate::walks::call_stacks::{CallStack, CallStacks, with_calls};
 use crate::walks::found_frames::{FoundFrames, FoundFramesBuilder};
@@ -48,6 +49,9 @@ pub(crate) struct MergedRecords<'scope, 'env, W> {
     samples: usize,
     found: Option<FoundFramesBuilder>,
     call_stacks: CallStacks,
+    /// The layout of samples that stacks which come later have in place of frames, if an engine
+    /// hands out such.
+    copies: Option<Attr>,
 }
 
 /// A record that waits for its stack, or for its turn.
@@ -104,7 +108,14 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             samples: 0,
             found: None,
             call_stacks: CallStacks::new(false, None),
+            copies: None,
         }
+    }
+
+    /// Reads stacks that come later as an engine [tells](ToldStack) of them. `copies` is the layout of those
+    /// that it has copied.
+    pub(crate) fn with_told_stacks(self, copies: Option<Attr>) -> Self {
+        Self { copies, ..self }
     }
 
     /// Joins stacks with the calls that the CPU recorded, if `call_stacks` are to be stitched.
@@ -205,6 +216,53 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         });
         self.write_moved(&held)?;
         self.push(Waiting::ToWalk(held, attr, chain, calls), job)
+    }
+
+    /// Takes a sample whose stack an engine tells of, if it does.
+    fn told_sample(
+        &mut self,
+        attr: Option<Attr>,
+        held: Held,
+        outcome: &Outcome,
+    ) -> io::Result<Option<Held>> {
+        let (Some(copies), Some(attr), Outcome::Merged(merged)) = (self.copies, attr, outcome)
+        else {
+            return Ok(Some(held));
+        };
+        match ToldStack::of(&merged.stack) {
+            None => return Ok(Some(held)),
+            Some(ToldStack::Walked(pcs, incomplete)) => {
+                self.read(held.len());
+                self.spaces.note_stack(held.task, pcs);
+                let cuts = self.cut;
+                // An engine's stacks have few frames, so that they need no other limit.
+                if self.rechain(&held, pcs).is_err() {
+                    self.tally.count_damaged(&held);
+                    return Ok(None);
+                }
+                let is_cut = (self.cut > cuts).then_some("record-limit");
+                self.tally.count_told(&held, incomplete.or(is_cut));
+                let sample = core::mem::take(&mut self.sample);
+                self.hand_on(&sample, held.time)?;
+                self.sample = sample;
+            }
+            Some(ToldStack::Copied(words)) => {
+                let copy = Held::new(
+                    ToldStack::bytes(words).into(),
+                    Endian::NATIVE,
+                    held.event,
+                    copies.format,
+                    held.layout,
+                );
+                let space = self.spaces.of(held.task, held.time);
+                let job = copy.ok().map(|held| Job { held: Arc::new(held), attr: copies, space });
+                let chain = held.callchain().map(|chain| chain.without_cookie().collect());
+                self.write_moved(&held)?;
+                let chain = chain.unwrap_or_default();
+                self.push(Waiting::ToWalk(Arc::new(held), attr, chain, None), job)?;
+            }
+        }
+        Ok(None)
     }
 
     /// Tells of code of files that was moved to memory without one.
@@ -369,10 +427,11 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
 
 impl<W: Write> Sink for MergedRecords<'_, '_, W> {
     fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
-        let attr = events.get(held.event).map(|event| event.attr).filter(is_to_walk);
-        if let Some(attr) = attr {
+        let attr = events.get(held.event).map(|event| event.attr);
+        if let Some(attr) = attr.filter(is_to_walk) {
             return self.sample_to_walk(held, attr, outcome);
         }
+        let Some(held) = self.told_sample(attr, held, outcome)? else { return Ok(()) };
         self.tally.count_kernels(&held, outcome);
         let calls = self.calls_of(&held);
         if let Some(calls) = calls

@@ -193,6 +193,15 @@ pub(crate) struct RecordArgs {
                                       "trust_fp"])]
     deferred: bool,
 
+    /// What walks user stacks
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = WalkedBy::Perf)]
+    engine: WalkedBy,
+
+    /// With --engine bpf: bring in no memory, so that no program waits for a file system; a stack ends
+    /// at a page that is not resident
+    #[arg(long)]
+    no_fault: bool,
+
     /// Declare that all code without a table keeps frame pointers
     #[arg(long)]
     trust_fp: bool,
@@ -207,7 +216,20 @@ pub(crate) struct RecordArgs {
     command: Vec<OsString>,
 }
 
+/// What walks user stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WalkedBy {
+    /// This program, from copies that the kernel makes of the stacks
+    Perf,
+    /// A BPF program in the kernel, by tables, when a thread returns to user code: stacks of any depth,
+    /// from Linux 6.18 on, for root or with the capabilities `CAP_BPF` and `CAP_PERFMON`
+    Bpf,
+}
+
 fn user_stacks(args: &RecordArgs, whom: &Whom) -> UserStacks {
+    if args.engine == WalkedBy::Bpf {
+        return UserStacks::Walked { faults: !args.no_fault };
+    }
     if args.deferred {
         return UserStacks::Deferred;
     }
@@ -292,6 +314,24 @@ impl RecordArgs {
         }
     }
 
+    /// What the engine that walks in the kernel cannot do.
+    fn check_engine(&self, events: &[Requested]) -> Result<(), Failure> {
+        let others = [
+            (self.off_cpu, "--off-cpu"),
+            (self.keep_stacks, "--keep-stacks"),
+            (self.stack_bytes.is_some(), "--stack-bytes"),
+            (self.deferred, "--deferred"),
+            (self.uretprobes, "--uretprobes"),
+            (events.iter().any(Requested::is_tracepoint), "a tracepoint"),
+        ];
+        match others.into_iter().find(|&(is_asked, _)| is_asked) {
+            Some((_, what)) if self.engine == WalkedBy::Bpf => {
+                Err(Failure::new(format!("{what} is for --engine perf"), 2))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The events that are asked for, with their filters.
     fn events(&self) -> Result<Vec<Requested>, Failure> {
         let mut events: Vec<_> = self.event.iter().flat_map(|events| events.0.clone()).collect();
@@ -352,6 +392,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     check_exist(&args.pid)?;
     check_exist(&args.tid)?;
     let events = args.events()?;
+    args.check_engine(&events)?;
     let chosen = args.subject()?;
     // The recorder has to write the end of the file.
     let (signals, started) =
@@ -394,6 +435,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         rate: args.rate,
         // Stacks are many bytes, each of which takes time.
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
+        has_told_stacks: args.engine == WalkedBy::Bpf,
     };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);
     let until =

@@ -1,0 +1,130 @@
+// Stacks that can be walked later alone, and others.
+// deferral read SECONDS: long system calls, by main, reads_all, reads.
+// deferral absent SECONDS: 300 frames on a stack whose pages the innermost one drops.
+// deferral deep FRAMES: as many frames below main.
+// deferral handled SECONDS: computes in a signal handler.
+// deferral executes COUNT: a child each that executes `true`.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
+enum { STACK = 4 << 20, PAGE = 4096 };
+
+static volatile uint64_t sink;
+static double seconds;
+static char *stack;
+static int file;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+NOINLINE static void computes(double until) {
+    while (now() < until)
+        for (int i = 0; i < 10000; i++) sink += (uint64_t)i;
+}
+
+NOINLINE static long reads(int from, char *room, size_t len) {
+    long result = read(from, room, len);
+    sink++;
+    return result;
+}
+
+NOINLINE static long reads_all(int from, char *room, size_t len) {
+    long result = reads(from, room, len);
+    sink += (uint64_t)result;
+    return result + 1;
+}
+
+// Drops all pages of the stack but those near its own frame.
+NOINLINE static void drops(char *here) {
+    double end = now() + seconds;
+    char *low = (char *)(((uintptr_t)here + 4 * PAGE) & ~(uintptr_t)(PAGE - 1));
+    size_t len = (size_t)(stack + STACK - 16 * PAGE - low);
+    while (now() < end) {
+        msync(low, len, MS_SYNC);
+        madvise(low, len, MADV_DONTNEED);
+        posix_fadvise(file, low - stack, (off_t)len, POSIX_FADV_DONTNEED);
+        computes(now() + 0.004);
+    }
+    sink++;
+}
+
+NOINLINE static void descends(int frames) {
+    volatile char room[1000];
+    room[frames % 1000] = 1;
+    if (frames) descends(frames - 1);
+    else drops((char *)room);
+    sink += (uint64_t)room[3];
+}
+
+static void *on_own_stack(void *unused) {
+    descends(300);
+    return unused;
+}
+
+NOINLINE static void deepens(long frames) {
+    volatile char room[8];
+    room[0] = 1;
+    if (frames) deepens(frames - 1);
+    else computes(now() + seconds);
+    sink += (uint64_t)room[0];
+}
+
+NOINLINE static void handles(int signal) {
+    computes(now() + 0.002);
+    sink += (uint64_t)signal;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    seconds = atof(argv[2]);
+    double end = now() + seconds;
+    if (!strcmp(argv[1], "read")) {
+        int zeroes = open("/dev/zero", O_RDONLY);
+        char *room = malloc(32 << 20);
+        while (now() < end) reads_all(zeroes, room, 32 << 20);
+    } else if (!strcmp(argv[1], "absent")) {
+        char name[] = "deferral-stack-XXXXXX";
+        file = mkstemp(name);
+        unlink(name);
+        if (ftruncate(file, STACK)) return 1;
+        stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        pthread_attr_setstack(&attributes, stack, STACK);
+        pthread_t thread;
+        if (pthread_create(&thread, &attributes, on_own_stack, NULL)) return 1;
+        pthread_join(thread, NULL);
+    } else if (!strcmp(argv[1], "deep")) {
+        seconds = 1;
+        deepens(atol(argv[2]));
+    } else if (!strcmp(argv[1], "handled")) {
+        signal(SIGALRM, handles);
+        struct itimerval each = {{0, 5000}, {0, 5000}};
+        setitimer(ITIMER_REAL, &each, NULL);
+        computes(end);
+    } else if (!strcmp(argv[1], "executes")) {
+        for (long count = atol(argv[2]); count > 0; count--) {
+            if (fork() == 0) {
+                execl("/bin/true", "true", (char *)NULL);
+                _exit(1);
+            }
+            wait(NULL);
+        }
+    }
+    return 0;
+}

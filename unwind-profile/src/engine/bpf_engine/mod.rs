@@ -1,0 +1,172 @@
+//! Samples whose stacks a BPF program walks in the kernel: at once, or in the task before it returns to
+//! user code.
+//!
+//! The events, and the records of processes, are those of the engine whose samples have
+//! copies; the program takes the samples in place of the events' own rings.
+
+mod records;
+mod tables;
+
+use std::time::Duration;
+
+pub use unwind_bpf::LoadError;
+use unwind_bpf::{Attached, Counts, Limits, Walker};
+use unwind_perf::event_attr::EventAttr;
+use unwind_perf::record::{Attr, AttrFlags, Endian, RecordHeader, RecordType, SampleType};
+
+use crate::engine::attrs::REGISTERS;
+use crate::engine::bpf_engine::records::Records;
+use crate::engine::bpf_engine::tables::Tables;
+use crate::engine::perf_engine::PerfEngine;
+use crate::engine::sampling::{RingSize, Sampling, UserStacks};
+use crate::engine::{
+    CpuTime, Engine, EngineError, Found, KernelWalks, SampledEvent, Shortfall, StoredRecord,
+};
+use crate::recording::error::PerfError;
+
+/// Events of the kernel, the program that takes their samples, and the tables that it walks by.
+#[derive(Debug)]
+pub(crate) struct BpfEngine {
+    /// Detached before the events are closed.
+    attached: Vec<Attached>,
+    perf: PerfEngine,
+    walker: Walker,
+    tables: Tables,
+    records: Records,
+    events: Vec<SampledEvent>,
+}
+
+/// Why the program does not take samples.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BpfError {
+    /// The kernel does not load it.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The kernel does not run it for an event.
+    #[error("the kernel runs no program for samples of this event: {0}")]
+    Attach(#[source] std::io::Error),
+    /// The events have no layout.
+    #[error(transparent)]
+    Layout(#[from] PerfError),
+}
+
+impl BpfEngine {
+    /// Opens the events and loads the program.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`].
+    pub(crate) fn open(sampling: &Sampling) -> Result<Self, EngineError> {
+        let ring_bytes = match sampling.ring {
+            RingSize::Exactly(bytes) | RingSize::AtMost(bytes) => bytes,
+        };
+        let limits = Limits {
+            ring_bytes: u32::try_from(ring_bytes).unwrap_or(u32::MAX),
+            faults: sampling.user_stacks != UserStacks::Walked { faults: false },
+            ..Limits::default()
+        };
+        let walker = Walker::load(limits).map_err(BpfError::from)?;
+        let perf = PerfEngine::open(sampling)?;
+        let attach = |(event, place): (_, usize)| {
+            walker.attach(event, u64::try_from(place).unwrap_or(u64::MAX)).map_err(BpfError::Attach)
+        };
+        let attached = perf.sampled().map(attach).collect::<Result<_, _>>()?;
+        let events: Vec<SampledEvent> = perf.events().into_iter().map(told).collect();
+        let records = Records::new(events.clone());
+        Ok(Self { attached, perf, walker, tables: Tables::start(), records, events })
+    }
+
+    /// What samples lack of what was asked for.
+    pub(crate) fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {
+        self.perf.shortfalls(sampling)
+    }
+}
+
+/// The event as its records are: the user part of a chain comes later.
+fn told(mut event: SampledEvent) -> SampledEvent {
+    event.attr.flags.remove(AttrFlags::EXCLUDE_CALLCHAIN_USER);
+    event.attr.flags |= AttrFlags::DEFER_CALLCHAIN | AttrFlags::DEFER_OUTPUT;
+    event
+}
+
+impl Engine for BpfEngine {
+    fn events(&self) -> Vec<SampledEvent> {
+        self.events.clone()
+    }
+
+    fn wait(&self, time: Duration) {
+        self.perf.wait(time);
+    }
+
+    fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found {
+        self.tables.install(&mut self.walker);
+        // What events wrote until the program took their samples is no part of the recording.
+        let mut found = self.perf.drain(&mut |record| {
+            if record.header().kind != RecordType::SAMPLE {
+                take(record);
+            }
+        });
+        let Self { walker, tables, records, .. } = self;
+        let percent = walker.drain(|record| match record {
+            unwind_bpf::Record::Wanted(wanted) => tables.want(wanted),
+            record => {
+                if let Some(bytes) = records.encode(record) {
+                    take(&Encoded(bytes));
+                }
+            }
+        });
+        found.percent = found.percent.max(percent);
+        found
+    }
+
+    fn copy(&mut self, _: usize) -> bool {
+        false
+    }
+
+    fn stop(&mut self) {
+        self.perf.stop();
+        self.attached.clear();
+    }
+
+    fn lost(&self) -> Option<u64> {
+        Some(self.perf.lost().unwrap_or(0).saturating_add(self.walker.counts().dropped))
+    }
+
+    fn cpu_time(&self) -> Option<CpuTime> {
+        self.perf.cpu_time()
+    }
+
+    fn walks(&self) -> Option<KernelWalks> {
+        let counts = self.walker.counts();
+        let Counts { walked_now: at_once, shared, copied, walked_later, .. } = counts;
+        let others = counts.after_exec.saturating_add(counts.after_exit).saturating_add(copied);
+        Some(KernelWalks { at_once, deferred: walked_later.saturating_sub(others), shared, copied })
+    }
+}
+
+/// A record in memory.
+struct Encoded<'a>(&'a [u8]);
+
+impl StoredRecord for Encoded<'_> {
+    fn header(&self) -> RecordHeader {
+        records::header(self.0)
+    }
+
+    fn copy(&self, from: usize, out: &mut [u8]) {
+        let bytes = self.0.get(from..).unwrap_or_default();
+        out.iter_mut().zip(bytes).for_each(|(out, &byte)| *out = byte);
+    }
+}
+
+/// The layout of the samples that [copies](crate::recording::told_stack::ToldStack::Copied) are. `None` does
+/// not come: it is an attr that can be read.
+pub(crate) fn layout_of_copies() -> Option<Attr> {
+    let mut attr = EventAttr::default();
+    attr.size = 112;
+    attr.sample_type = SampleType::REGS_USER | SampleType::STACK_USER;
+    attr.sample_regs_user = REGISTERS;
+    let mut bytes = [0; EventAttr::SIZE];
+    attr.encode(&mut bytes, Endian::NATIVE)?;
+    Attr::parse(&bytes, Endian::NATIVE).ok()
+}

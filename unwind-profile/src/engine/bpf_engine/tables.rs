@@ -1,0 +1,95 @@
+//! The tables that the program walks by: made by a thread, of the files that it asks for.
+
+use std::fs;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use object::elf;
+use unwind_bpf::{FileKey, Segment, Table, Walker, Wanted};
+use unwind_target::files::mapped_file::{ProcessFiles, copy_vdso};
+use unwind_target::rows::compact_table::compact_table;
+use unwind_target::target::maps::{Backing, parse};
+use unwind_target::target::memory::ProcessMemory;
+
+use crate::engine::priority::go_first;
+
+/// Bytes of all tables at most, which are memory of the kernel.
+const MOST: usize = 512 << 20;
+
+/// Tables that are asked for, and those that are made.
+#[derive(Debug)]
+pub(super) struct Tables {
+    /// Bytes of all that the program has.
+    bytes: usize,
+    wanted: Sender<Wanted>,
+    made: Receiver<(FileKey, Option<Made>)>,
+}
+
+/// The table of a file.
+#[derive(Debug)]
+struct Made {
+    image: Vec<u8>,
+    segments: Vec<Segment>,
+}
+
+impl Tables {
+    /// Starts the thread, which ends with this value.
+    pub(super) fn start() -> Self {
+        let (wanted, asked) = channel::<Wanted>();
+        let (done, made) = channel();
+        thread::spawn(move || {
+            // Until a table is there each stack is copied, which takes a program more time.
+            go_first();
+            for wanted in asked {
+                if done.send((wanted.file, make(&wanted))).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { bytes: 0, wanted, made }
+    }
+
+    /// Has the table of a file made.
+    pub(super) fn want(&mut self, wanted: Wanted) {
+        // Without the thread there are no tables: all stacks are copied.
+        let _ = self.wanted.send(wanted);
+    }
+
+    /// Hands the tables that are made to the program.
+    pub(super) fn install(&mut self, walker: &mut Walker) {
+        while let Ok((file, made)) = self.made.try_recv() {
+            let made = made.filter(|made| made.image.len() <= MOST.saturating_sub(self.bytes));
+            // A file without a table has its stacks copied.
+            let _ = match made {
+                Some(made) => {
+                    self.bytes = self.bytes.saturating_add(made.image.len());
+                    let table = Table { image: &made.image, segments: &made.segments };
+                    walker.install(file, table).is_ok()
+                }
+                None => walker.refuse(file).is_ok(),
+            };
+        }
+    }
+}
+
+/// Makes the table of a file, if it has one.
+fn make(wanted: &Wanted) -> Option<Made> {
+    let process = i32::try_from(wanted.origin.process).ok()?;
+    let range = wanted.start..wanted.end;
+    let file = if wanted.file.is_vdso() {
+        copy_vdso(&range, &mut ProcessMemory::open(process).ok()?).ok()?
+    } else {
+        let maps = fs::read(format!("/proc/{process}/maps")).ok()?;
+        let mapping = parse(&maps).into_iter().find(|mapping| mapping.range == range)?;
+        let Backing::File(file) = &mapping.backing else { return None };
+        ProcessFiles::of(process).open(&range, file).ok()?
+    };
+    let image = compact_table(&file).ok()??;
+    let code = file.segments.iter().filter(|it| it.kind == elf::PT_LOAD && it.executable);
+    let segments = code.map(|segment| Segment {
+        from: segment.offset,
+        to: segment.offset.saturating_add(segment.memory_size),
+        address: segment.addr,
+    });
+    Some(Made { image, segments: segments.collect() })
+}
