@@ -80,7 +80,7 @@ fn d15_inlined_functions_have_frames_of_their_own() {
     let is_own = |line: &&str| line.contains(";inner ");
     let count = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
     let in_inner: u64 = folded.lines().filter(is_own).map(count).sum();
-    let tenths = in_inner * 1000 / all;
+    let tenths = (in_inner * 1000 + all / 2) / all;
     assert_eq!(
         format!("{:.1}", own("inner")),
         format!("{}.{}", tenths / 10, tenths % 10),

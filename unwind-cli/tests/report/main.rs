@@ -144,7 +144,8 @@ fn d15_each_format_has_the_same_samples() {
         .filter(|(stack, _)| stack.last().unwrap() == "innermost")
         .map(|(_, count)| count)
         .sum();
-    let share = format!("{}.{} %", innermost * 100 / samples, innermost * 1000 / samples % 10);
+    let tenths = (innermost * 1000 + samples / 2) / samples;
+    let share = format!("{}.{} %", tenths / 10, tenths % 10);
     let line = table.lines().find(|line| line.contains("  innermost (")).unwrap();
     assert!(line.trim_start().starts_with(&share), "{share} {line}");
 
