@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use unwind_cfi::{CfiAbi, CfiSection, NoRow, Step};
+use unwind_cfi::{CfiAbi, CfiError, CfiSection, NoRow, Step};
 use unwind_core::Row;
 
 use crate::{
@@ -62,6 +62,8 @@ impl CompactBuilder {
             Err(NoRow::Blocks(before, after, step)) => {
                 self.add_blocks(range, [before, after], step, &mut left)
             }
+            // An entry about no code.
+            Err(NoRow::Error(CfiError::Empty)) => Ok(()),
             Err(NoRow::Error(error)) => {
                 let reason = match error.is_fault() {
                     true => CompactOmissionReason::Malformed,

@@ -96,6 +96,8 @@ impl CompactBuilder {
                 return parts.iter().try_for_each(|part| self.omit(part.start..part.end, reason));
             }
         };
+        // Of none each block would be looked at.
+        let parts = if rows.is_empty() { &[] } else { parts };
         for &Part { start: from, end, .. } in parts {
             let Some(size) = block_size.map(NonZeroU64::from) else {
                 self.add_rows(start, rows, from..end)?;
@@ -128,13 +130,12 @@ impl CompactBuilder {
     ) -> Result<(), WriteError> {
         let from = part.start.wrapping_sub(base);
         let to = part.end.wrapping_sub(base);
-        let mut rows = rows.iter().peekable();
-        while let Some((at, row)) = rows.next() {
+        let first = rows.partition_point(|(at, _)| u64::from(*at) <= from).saturating_sub(1);
+        let mut rows = rows.get(first..).unwrap_or_default().iter().peekable();
+        while let Some((at, row)) = rows.next_if(|(at, _)| u64::from(*at) < to) {
             let end = rows.peek().map_or(to, |(next, _)| to.min(u64::from(*next)));
             let start = from.max(u64::from(*at));
-            if start < end {
-                self.add(base.wrapping_add(start)..base.wrapping_add(end), row)?;
-            }
+            self.add(base.wrapping_add(start)..base.wrapping_add(end), row)?;
         }
         Ok(())
     }

@@ -90,18 +90,13 @@ impl Rule {
         Self(bytes)
     }
 
-    /// The row that it is, if any; an error if these are the bytes of no rule.
-    pub(crate) fn row(&self) -> Result<Option<Row>, NotRule> {
-        if *self == Self::NONE {
-            return Ok(None);
-        }
-        let row = self.decode().ok_or(NotRule)?;
-        // So nothing is in it that a row does not say.
-        if Self::new(&row) == Ok(*self) { Ok(Some(row)) } else { Err(NotRule) }
+    /// Whether these are the bytes of a rule, in which nothing is that no row says.
+    pub(crate) fn is_good(&self) -> bool {
+        *self == Self::NONE || self.row().is_some_and(|row| Self::new(&row) == Ok(*self))
     }
 
-    /// The same, of bytes in which not all has to be right.
-    fn decode(&self) -> Option<Row> {
+    /// The row that it is, if any.
+    pub(crate) fn row(&self) -> Option<Row> {
         let [kind, cfa, fp, ra, register, flags, _, _, numbers @ ..] = self.0;
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = numbers;
         let [offset, addend, fp_offset, ra_offset] =
@@ -129,9 +124,6 @@ impl Rule {
         Some(marks.fold(row, |row, mark| (mark.set)(row)))
     }
 }
-
-/// These bytes are no rule.
-pub(crate) struct NotRule;
 
 /// The number of a rule, as the frame pointer has them, and the offset; `None` of one from another
 /// register.

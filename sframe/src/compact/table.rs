@@ -113,9 +113,9 @@ impl<'a> CompactTable<'a> {
     /// Whether all rows are in order, and all rules what they can be.
     fn check(&self) -> Result<(), CompactError> {
         for (rule, bytes) in (0_u32..).zip(self.rules.chunks_exact(rule::SIZE)) {
-            let found = self.rule(rule).map(|rule| rule.row());
+            let is_good = self.rule(rule).is_some_and(|rule| rule.is_good());
             let is_none = bytes.iter().all(|byte| *byte == 0);
-            if !matches!(found, Some(Ok(_))) || is_none != (rule == 0) {
+            if !is_good || is_none != (rule == 0) {
                 return Err(CompactError::Rule { rule });
             }
         }
@@ -197,7 +197,7 @@ impl<'a> CompactTable<'a> {
 
     fn row_at(&self, row: u32) -> Option<Row> {
         let (_, rule) = parts(number(self.rows, row)?);
-        self.rule(rule.into())?.row().ok()?
+        self.rule(rule.into())?.row()
     }
 
     fn rule(&self, number: u32) -> Option<Rule> {

@@ -87,6 +87,13 @@ fn code_of_32_bits_has_rows() {
 }
 
 #[test]
+fn an_entry_about_no_code_loses_nothing() {
+    let (image, lost) = table(CfiAbi::X86_64, 0x1000, 0, &[]);
+    assert_eq!(lost, []);
+    assert_eq!(CompactTable::parse(&image).unwrap().num_rows(), 0);
+}
+
+#[test]
 fn rules_that_no_row_says_are_lost_and_named() {
     // The CFA is rsp * 2.
     let (image, lost) =

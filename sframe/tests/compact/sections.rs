@@ -103,6 +103,17 @@ fn blocks_and_functions_that_share_rows_without_end_are_lost_and_named() {
     assert!(rows.abs_diff(table.max_rows()) < 10, "{rows}");
 }
 
+#[test]
+fn blocks_without_rows_are_not_looked_at_one_by_one() {
+    let table = TableBuilder::amd64(2).function(Function::new(0, u32::MAX, vec![]).blocks(1));
+    let bytes = table.build();
+    let mut builder = CompactBuilder::new();
+    builder.add_section(&Section::new(&bytes)).unwrap();
+    let (image, omissions) = builder.finish().unwrap();
+    assert!(omissions.is_empty());
+    assert_eq!(CompactTable::parse(&image).unwrap().num_rows(), 0);
+}
+
 fn rows() -> impl Strategy<Value = Vec<Row>> {
     let row = (1_u32..12, any::<bool>(), 1_i32..4, any::<bool>());
     vec(row, 0..5).prop_map(|rows| {
