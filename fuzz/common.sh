@@ -31,7 +31,7 @@ dictionary() { # TARGET
         sframe_* | walk_x86_64 | walk_cached) echo fuzz/dictionaries/sframe.dict ;;
         walk_ia32 | instruction_analysis | proven_frames) echo fuzz/dictionaries/x86.dict ;;
         perf_* | explain_sample) echo fuzz/dictionaries/perf.dict ;;
-        cfi | cfi_lookup) echo fuzz/dictionaries/cfi.dict ;;
+        cfi | cfi_lookup | compact_build) echo fuzz/dictionaries/cfi.dict ;;
     esac
 }
 

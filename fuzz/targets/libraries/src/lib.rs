@@ -7,6 +7,8 @@
 mod aux_gate;
 mod cfi;
 mod cfi_lookup;
+mod compact_build;
+mod compact_table;
 mod deferred;
 mod input;
 mod instruction_analysis;
@@ -53,6 +55,8 @@ test_support::fuzz_targets! {
     sframe_remote,
     sframe_validate,
     sframe_round_trip,
+    compact_table,
+    compact_build,
     cfi,
     cfi_lookup,
     walk_x86_64,
