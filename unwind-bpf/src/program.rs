@@ -1,5 +1,6 @@
 //! The program in the kernel: how it gets there, and its maps.
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -58,7 +59,7 @@ pub(crate) struct Constants {
 }
 
 /// A step of loading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadStep {
     /// A map for the loader's data.
@@ -68,8 +69,11 @@ pub enum LoadStep {
     #[error("load the loader's program")]
     Loader,
     /// The programs themselves.
-    #[error("load the programs")]
-    Programs,
+    #[error("load the programs{}", verifier.as_deref().map(|line| format!(" ({line})")).unwrap_or_default())]
+    Programs {
+        /// The last that its verifier has said, if anything.
+        verifier: Option<String>,
+    },
 }
 
 impl Program {
@@ -77,9 +81,14 @@ impl Program {
     pub(crate) fn load(constants: Constants) -> Result<Self, (LoadStep, io::Error)> {
         let data = loader_data().map_err(|error| (LoadStep::Map, error))?;
         let loader = loader(data.as_fd()).map_err(|error| (LoadStep::Loader, error))?;
-        let context =
-            run(loader.as_fd(), constants).map_err(|error| (LoadStep::Programs, error))?;
-        let lacking = || (LoadStep::Programs, io::Error::from(io::ErrorKind::InvalidData));
+        let of_programs = |verifier| LoadStep::Programs { verifier };
+        let context = run(loader.as_fd(), constants, &mut []).map_err(|error| {
+            // Once more, to know why.
+            let mut log = vec![0; 1 << 16];
+            let _ = run(loader.as_fd(), constants, &mut log);
+            (of_programs(last_line(&log)), error)
+        })?;
+        let lacking = || (of_programs(None), io::Error::from(io::ErrorKind::InvalidData));
         Ok(Self { files: context.files().ok_or_else(lacking)? })
     }
 
@@ -120,14 +129,37 @@ impl Program {
     }
 }
 
+/// The data of the loader's program, for this kernel.
+///
+/// From 7.0 on the types of the kernel name a function that is none, as the function itself without its last
+/// argument: `bpf_task_work_schedule_resume_impl`. Its call is dead there, but refused all the same, and so it gets
+/// a name that no kernel has.
+fn data() -> Cow<'static, [u8]> {
+    const OLD: &[u8] = b"bpf_task_work_schedule_resume_impl";
+    const NONE: &[u8] = b"bpf_task_work_schedule_resume_none";
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let major = release.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major.is_none_or(|major| major < 7) {
+        return Cow::Borrowed(DATA);
+    }
+    let mut data = DATA.to_vec();
+    let places = (0..data.len()).filter(|&at| DATA.get(at..).is_some_and(|it| it.starts_with(OLD)));
+    for place in places.collect::<Vec<_>>() {
+        let name = data.get_mut(place..).unwrap_or_default();
+        name.iter_mut().zip(NONE).for_each(|(byte, &other)| *byte = other);
+    }
+    Cow::Owned(data)
+}
+
 /// The map with the data of the loader's program.
 fn loader_data() -> io::Result<OwnedFd> {
     const ARRAY: u32 = 2;
-    let len = u32::try_from(DATA.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    let data = data();
+    let len = u32::try_from(data.len()).map_err(|_| io::ErrorKind::InvalidData)?;
     let attr = Attr::new().u32(0, ARRAY).u32(4, 4).u32(8, len).u32(12, 1);
     let map = attr.name(28, "unwind_load").open(Command::MAP_CREATE)?;
     let key = 0_u32.to_ne_bytes();
-    Attr::new().fd(0, map.as_fd()).bytes(8, &key).bytes(16, DATA).act(Command::MAP_UPDATE)?;
+    Attr::new().fd(0, map.as_fd()).bytes(8, &key).bytes(16, &data).act(Command::MAP_UPDATE)?;
     Ok(map)
 }
 
@@ -173,6 +205,18 @@ impl Context {
         place.iter_mut().zip(value).for_each(|(byte, &value)| *byte = value);
     }
 
+    /// Has the verifier write what it finds.
+    fn put_log(&mut self, log: &mut [u8]) {
+        const LEVEL: usize = 8;
+        const SIZE: usize = 12;
+        const START: usize = 16;
+        if !log.is_empty() {
+            self.put(LEVEL, &1_u32.to_ne_bytes());
+            self.put(SIZE, &u32::try_from(log.len()).unwrap_or(0).to_ne_bytes());
+            self.put(START, &address(log.as_mut_ptr()).to_ne_bytes());
+        }
+    }
+
     /// Sets a field of a map.
     fn put_of(&mut self, map: Map, field: usize, value: &[u8]) {
         if let Some(place) = place(map.name()) {
@@ -188,8 +232,8 @@ impl Context {
     }
 }
 
-/// Runs the loader's program.
-fn run(loader: BorrowedFd<'_>, constants: Constants) -> io::Result<Context> {
+/// Runs the loader's program. What the verifier says comes at the end of `log`.
+fn run(loader: BorrowedFd<'_>, constants: Constants, log: &mut [u8]) -> io::Result<Context> {
     const ENTRIES: usize = 4;
     const FIRST_VALUE: usize = 8;
     let mut context = Context::new();
@@ -198,10 +242,19 @@ fn run(loader: BorrowedFd<'_>, constants: Constants) -> io::Result<Context> {
     let values = [constants.max_frames, u32::from(constants.may_fault)];
     let values = values.map(u32::to_ne_bytes);
     context.put_of(Map::Constants, FIRST_VALUE, &address(values.as_ptr()).to_ne_bytes());
+    context.put_log(log);
     let attr = Attr::new().fd(0, loader).u32(40, len).bytes_mut(48, &mut context.bytes);
     let error = attr.run_program()?;
     if error < 0 {
         return Err(io::Error::from_raw_os_error(error.saturating_neg()));
     }
     Ok(context)
+}
+
+/// The last line that the verifier has written, but for its figures.
+fn last_line(log: &[u8]) -> Option<String> {
+    let text = log.split(|&byte| byte == 0).next()?;
+    let text = String::from_utf8_lossy(text);
+    let mut lines = text.lines().rev().map(str::trim);
+    lines.find(|line| !line.is_empty() && !line.starts_with("processed ")).map(str::to_owned)
 }

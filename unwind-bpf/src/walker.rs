@@ -164,7 +164,8 @@ impl Walker {
         let counts = program.map(Map::Counts).map_err(LoadError::Map)?;
         let counts = Shared::map(counts, 4096, 0, true).map_err(LoadError::Map)?;
         let exits = program.attach_to_exits();
-        let exits = exits.map_err(|error| refused((LoadStep::Programs, error)))?;
+        let exits =
+            exits.map_err(|error| refused((LoadStep::Programs { verifier: None }, error)))?;
         Ok(Self { program, ring, counts, _exits: exits, images: 0 })
     }
 
