@@ -1,5 +1,5 @@
-//! `unwind record --deferred` in a guest whose kernel walks user stacks when a thread returns to
-//! user code.
+//! `unwind record --deferred` and `--engine bpf` in a guest whose kernel walks user stacks, and runs BPF
+//! programs, when a thread returns to user code.
 //!
 //! `UNWIND_LINUX_KERNEL=$(.ci/debian-kernel) cargo test -p unwind-cli --test deferred_guest`
 #![cfg(test)]
@@ -12,6 +12,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 use test_support::{skip, tool};
@@ -78,12 +79,25 @@ fn text(bytes: &[u8]) -> String {
 /// What a guest has written to its serial lines.
 struct Guest {
     console: String,
-    ledger: String,
-    folded: String,
+    /// Of the kernel's own walks, and of the program's.
+    ledgers: [Option<Value>; 2],
+    folded: [String; 2],
     recording: PathBuf,
 }
 
-/// Boots a kernel whose first process records a program; `None` where there is none to boot.
+impl Guest {
+    /// The one guest of these tests.
+    fn get() -> Option<&'static Self> {
+        static GUEST: OnceLock<Option<Guest>> = OnceLock::new();
+        GUEST.get_or_init(|| boot("deferred_guest")).as_ref()
+    }
+
+    fn ledger(&self, at: usize) -> &Value {
+        self.ledgers[at].as_ref().unwrap_or_else(|| panic!("{}", self.console))
+    }
+}
+
+/// Boots a kernel whose first process records programs; `None` where there is none to boot.
 fn boot(test: &str) -> Option<Guest> {
     let Some(kernel) = env::var_os("UNWIND_LINUX_KERNEL") else {
         eprintln!("skipped: UNWIND_LINUX_KERNEL names no kernel: .ci/debian-kernel gets one");
@@ -92,6 +106,9 @@ fn boot(test: &str) -> Option<Guest> {
     let (qemu, strip) = (tool("qemu-system-x86_64")?, tool("strip")?);
     let framed = ["-O0", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-static"];
     let program = support::compile(&format!("{test}_program"), "nested.c", &framed)?;
+    let unframed =
+        ["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-static", "-pthread"];
+    let deferral = support::compile(&format!("{test}_deferral"), "deferral.c", &unframed)?;
     let first = support::compile(&format!("{test}_first"), "first_process.c", &["-static"])?;
     let directory = support::scratch(test);
     let stripped = directory.join("unwind");
@@ -100,6 +117,7 @@ fn boot(test: &str) -> Option<Guest> {
     let mut archive = Archive::default();
     archive.add_program("init", &first);
     archive.add_program("program", &program);
+    archive.add_program("deferral", &deferral);
     archive.add_program("unwind", &stripped);
     let cat = Path::new("/bin/cat");
     archive.add("bin", 0o040_755, &[]);
@@ -129,7 +147,15 @@ fn boot(test: &str) -> Option<Guest> {
     let console = fs::read_to_string(line(0)).unwrap_or_default();
     assert!(output.status.success(), "{}\n{console}", text(&output.stderr));
     let read = |at| text(&fs::read(line(at)).unwrap());
-    Some(Guest { console, ledger: read(1), folded: read(2), recording: line(3) })
+    let (ledgers, folded) = (read(1), read(2));
+    let ledger = |is_bpfs: bool| {
+        let all = ledgers.lines().filter(|line| line.starts_with('{'));
+        let mut all = all.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        all.find(|ledger| ledger["walks"].is_object() == is_bpfs)
+    };
+    let (kernels, bpfs) = folded.split_once("bpf\n").unwrap_or((&folded, ""));
+    let folded = [kernels.to_owned(), bpfs.to_owned()];
+    Some(Guest { console, ledgers: [ledger(false), ledger(true)], folded, recording: line(3) })
 }
 
 fn count(ledger: &Value, name: &str) -> u64 {
@@ -146,20 +172,17 @@ fn stacks(folded: &str) -> impl Iterator<Item = (Vec<&str>, u64)> {
 
 #[test]
 fn d14_the_kernels_own_deferred_stacks_are_recorded_and_are_unchecked() {
-    let Some(guest) = boot("deferred_guest") else { return };
-    let Guest { console, ledger, folded, recording } = guest;
-    let line = ledger.lines().find(|line| line.starts_with('{'));
-    let line = line.unwrap_or_else(|| panic!("{ledger}\n{console}"));
-    let ledger: Value = serde_json::from_str(line).unwrap();
-    let [written, unchecked] = ["written", "unchecked"].map(|name| count(&ledger, name));
+    let Some(guest) = Guest::get() else { return };
+    let (ledger, [folded, _], recording) = (guest.ledger(0), &guest.folded, &guest.recording);
+    let [written, unchecked] = ["written", "unchecked"].map(|name| count(ledger, name));
     assert!(unchecked > 20 && unchecked * 100 > written * 90, "{ledger}");
-    assert_eq!([count(&ledger, "complete"), count(&ledger, "damaged")], [0, 0], "{ledger}");
+    assert_eq!([count(ledger, "complete"), count(ledger, "damaged")], [0, 0], "{ledger}");
     let classes = ["unchecked", "unmatched", "kernel_only", "dropped"];
-    assert_eq!(classes.map(|name| count(&ledger, name)).iter().sum::<u64>(), written, "{ledger}");
+    assert_eq!(classes.map(|name| count(ledger, name)).iter().sum::<u64>(), written, "{ledger}");
 
     // Stacks in the program's own functions: those of the kernel's walk along frame pointers.
     let (mut whole, mut at_entries, mut seen) = (0, 0, 0);
-    for (stack, samples) in stacks(&folded) {
+    for (stack, samples) in stacks(folded) {
         let times = |name: &str| stack.iter().filter(|&&frame| frame == name).count();
         if times("innermost") > 0 && !folded_note(&stack) {
             seen += samples;
@@ -181,10 +204,30 @@ fn d14_the_kernels_own_deferred_stacks_are_recorded_and_are_unchecked() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let Some(perf) = tool("perf") else { return skip("no perf") };
     let mut script = Command::new(perf);
-    let output = script.args(["script", "-F", "ip", "-i"]).arg(&recording).output().unwrap();
+    let output = script.args(["script", "-F", "ip", "-i"]).arg(recording).output().unwrap();
     let perfs = text(&output.stdout);
     let samples = perfs.split("\n\n").filter(|block| !block.trim().is_empty()).count();
     assert_eq!(u64::try_from(samples).unwrap(), written, "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_program_in_the_kernel_walks_stacks_without_frame_pointers() {
+    let Some(guest) = Guest::get() else { return };
+    let (ledger, [_, folded]) = (guest.ledger(1), &guest.folded);
+    let [written, complete] = ["written", "complete"].map(|name| count(ledger, name));
+    let walks = |name: &str| count(&ledger["walks"], name);
+    // Before Linux 6.18 all are walked at once, also until the tables are there.
+    let least = if walks("deferred") == 0 { 90 } else { 98 };
+    assert!(written > 100 && complete * 100 >= written * least, "{ledger}");
+    assert!(walks("at_once") == written || walks("deferred").min(walks("shared")) > 5, "{ledger}");
+    let chain = ["main", "reads_all", "reads"];
+    let (mut whole, mut seen) = (0, 0);
+    for (stack, samples) in stacks(folded).filter(|(stack, _)| stack.contains(&"reads")) {
+        seen += samples;
+        let own: Vec<&str> = stack.into_iter().filter(|name| chain.contains(name)).collect();
+        whole += if own == chain { samples } else { 0 };
+    }
+    assert!(seen > 50 && whole == seen, "{whole} of {seen}\n{folded}");
 }
 
 /// Whether a stack stands under a root that says why it is not complete.

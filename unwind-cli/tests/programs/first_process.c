@@ -1,6 +1,7 @@
-// The first process of a guest. Records a program's time by stacks that the kernel walks when
-// the program returns to user code, and writes what came of it to serial lines: the ledger, the
-// recording by function, and the recording. What else is said goes to the console.
+// The first process of a guest. Records programs' time by stacks that are walked when the program
+// returns to user code: along frame pointers by the kernel, and by tables by a BPF program. Writes what
+// came of it to serial lines: the ledgers, the recordings by function, with a line between them, and the
+// first recording. What else is said goes to the console.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +46,13 @@ int main(void) {
                                  "--", "/program", "1", 0});
     run("/dev/ttyS2", (char *[]){"/unwind", "report", "--format", "folded", "/tmp/data", 0});
     run("/dev/ttyS3", (char *[]){"/bin/cat", "/tmp/data", 0});
+    run("/dev/ttyS1", (char *[]){"/unwind", "record", "--engine", "bpf", "--json", "-o", "/tmp/bpf",
+                                 "--", "/deferral", "read", "2", 0});
+    int line = serial_line("/dev/ttyS2");
+    dprintf(line, "bpf\n");
+    tcdrain(line);
+    close(line);
+    run("/dev/ttyS2", (char *[]){"/unwind", "report", "--format", "folded", "/tmp/bpf", 0});
     fflush(stdout);
     tcdrain(1);
     return reboot(RB_POWER_OFF);
