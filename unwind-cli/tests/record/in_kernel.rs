@@ -164,3 +164,22 @@ fn what_the_engine_cannot_do_is_refused_before_anything_runs() {
         assert!(output.stdout.is_empty() && !data.exists());
     }
 }
+
+#[test]
+fn a_recorder_in_a_pid_namespace_is_told_what_does_without() {
+    let Some(unshare) = tool("unshare") else { return };
+    let data = support::scratch("in_kernel_namespace").join("perf.data");
+    let mut command = Command::new(unshare);
+    command.args(["--pid", "--fork", env!("CARGO_BIN_EXE_unwind"), "record", "--engine", "bpf"]);
+    let output = run(command, &["-o", data.to_str().unwrap(), "--", "true"]);
+    let told = text(&output.stderr);
+    if told.contains("unshare failed") {
+        return skip(&told);
+    }
+    assert!(
+        told.contains("a pid namespace") && told.contains("--engine perf"),
+        "{:?} {told}",
+        output.status
+    );
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -492,7 +492,7 @@ impl Display for Ledger {
     }
 }
 
-/// How many of a hundred, with one digit after the point.
+/// How many of a hundred, with one digit after the point, cut: 100.0 are all.
 fn share(count: u64, all: u64) -> String {
     let tenths = u128::from(count).saturating_mul(1000).checked_div(all.into()).unwrap_or(0);
     format!("{}.{}", tenths / 10, tenths % 10)

@@ -7,6 +7,8 @@
 mod records;
 mod tables;
 
+use std::fs::metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 pub use unwind_bpf::LoadError;
@@ -46,6 +48,9 @@ pub enum BpfError {
     /// The kernel does not run it for an event.
     #[error("the kernel runs no program for samples of this event: {0}")]
     Attach(#[source] std::io::Error),
+    /// The program calls threads by other numbers than this process does.
+    #[error("threads have numbers of their own in this container (a pid namespace)")]
+    Namespace,
     /// The events have no layout.
     #[error(transparent)]
     Layout(#[from] PerfError),
@@ -66,6 +71,9 @@ impl BpfEngine {
             faults: sampling.user_stacks != UserStacks::Walked { faults: false },
             ..Limits::default()
         };
+        if !has_numbers_of_all() {
+            return Err(BpfError::Namespace.into());
+        }
         let walker = Walker::load(limits).map_err(BpfError::from)?;
         let perf = PerfEngine::open(sampling)?;
         let attach = |(event, place): (_, usize)| {
@@ -81,6 +89,13 @@ impl BpfEngine {
     pub(crate) fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {
         self.perf.shortfalls(sampling)
     }
+}
+
+/// Whether threads have the numbers here that they have outside of all pid namespaces.
+fn has_numbers_of_all() -> bool {
+    /// The kernel's number of the first of these, `PROC_PID_INIT_INO`.
+    const FIRST: u64 = 0xefff_fffc;
+    metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == FIRST)
 }
 
 /// The event as its records are: the user part of a chain comes later.
