@@ -224,7 +224,7 @@ def main():
         sys.exit("needs two CPUs")
     results = record.Results(asked.results)
     if not asked.table:
-        measure(results, asked, record.command_of(asked.unwind))
+        measure(results, asked, record.recorder_of(asked))
     print("CPU time of a program for the same work, recorded by one beside recorded by another or alone, "
           "in percent of the latter: the mean, and where it is in 95 of 100 cases.\n")
     table(results, asked.rates.split(","))

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Prints the tables of benches/figures/measured/record.md: what `unwind record` sees and costs.
 
-    benches/figures/record.py [--pairs N] [--rates HZ,HZ] [--results FILE] [--unwind FILE] [PROGRAM...]
+    benches/figures/record.py [--pairs N] [--rates HZ,HZ] [--results FILE] [--unwind FILE]
+                              [--engine NAME] [PROGRAM...]
 
 Each program does the same work alone, recorded by `unwind record`, by perf with copies of
 stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`). The four take turns, every
@@ -17,7 +18,7 @@ some percent from run to run.
 Each program works for one or two seconds. Ten turns of all programs at both rates take some 30
 minutes. With --results each turn is kept in a file as soon as it is over and not taken again: after
 an interruption the same command continues. --unwind takes a command that is there, not that of
-this tree. --table prints the tables of what a file has, and measures nothing.
+this tree, --engine what walks stacks for it. --table prints the tables of what a file has, and measures nothing.
 
 Needs perf, gcc, g++, go, node, and the right to record; samply, which must be in the PATH, wants 1
 or less in /proc/sys/kernel/perf_event_paranoid, which root sets for the time that samply runs.
@@ -70,6 +71,11 @@ def command_of(asked):
                         "unwind-cli"], check=True)
         asked = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "release/unwind")
     return os.path.abspath(asked)
+
+
+def recorder_of(asked):
+    """How that command records."""
+    return [command_of(asked.unwind), "record", "--engine", asked.engine]
 
 
 def build(folder):
@@ -199,7 +205,7 @@ def recorders(unwind, rate, folder):
     perf = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(rate)]
     return {
         "alone": ([], None),
-        "unwind": ([unwind, "record", "--json", "-F", str(rate), "-o", ours, "--"], ours),
+        "unwind": ([*unwind, "--json", "-F", str(rate), "-o", ours, "--"], ours),
         "dwarf": (perf + ["--call-graph", "dwarf", "-o", dwarf, "--"], dwarf),
         "fp": (perf + ["--call-graph", "fp", "-o", fp, "--"], fp),
     }
@@ -388,6 +394,7 @@ def arguments(count, default):
     parser.add_argument("--rates", default="999,4999")
     parser.add_argument("--results")
     parser.add_argument("--unwind")
+    parser.add_argument("--engine", default="perf")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("programs", nargs="*")
     os.environ["RUSTUP_DIST_SERVER"] = "http://127.0.0.1:9"
@@ -398,7 +405,7 @@ def main():
     asked = arguments("--pairs", 10)
     results = Results(asked.results)
     if not asked.table:
-        measure(results, asked, command_of(asked.unwind))
+        measure(results, asked, recorder_of(asked))
     rows = []
     interrupted = []
     for name, turns in results.turns.items():

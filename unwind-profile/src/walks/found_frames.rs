@@ -91,10 +91,21 @@ pub(crate) struct FoundFramesBuilder {
 impl FoundFramesBuilder {
     /// Takes the frames of the sample of this number, or of a later one than those before.
     pub(crate) fn take(&mut self, number: usize, frames: &[WalkedFrame]) {
+        self.put(number, runs(frames.iter().map(FoundBy::of_walked)));
+    }
+
+    /// Takes as many frames of such a sample that were found by tables from its registers on.
+    pub(crate) fn take_by_tables(&mut self, number: usize, frames: usize) {
+        let others = std::iter::repeat_n(FoundBy::CallFrames, frames.saturating_sub(1));
+        let frames = std::iter::once(FoundBy::Sampled).chain(others);
+        self.put(number, runs(frames));
+    }
+
+    fn put(&mut self, number: usize, runs: Vec<Run>) {
         if number >= MAX_SAMPLES {
             return;
         }
-        let stack = self.place_of(runs(frames));
+        let stack = self.place_of(runs);
         self.samples.resize(number, 0);
         self.samples.push(stack);
     }
@@ -121,10 +132,9 @@ impl FoundFramesBuilder {
 }
 
 /// The frames in runs, as many as are kept.
-fn runs(frames: &[WalkedFrame]) -> Vec<Run> {
-    let ways = frames.iter().map(|frame| FoundBy::of_walked(frame).code());
+fn runs(frames: impl Iterator<Item = FoundBy>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for way in ways {
+    for way in frames.map(FoundBy::code) {
         let is_full = runs.len() >= MAX_RUNS;
         match runs.last_mut() {
             Some((last, count)) if *last == way => *count = count.saturating_add(1),

@@ -59,6 +59,8 @@ pub(crate) struct MergedRecords<'scope, 'env, W> {
 enum Waiting {
     ToWalk(Arc<Held>, Attr, Vec<u64>, Option<CallStack>),
     Record(Vec<u8>, u64),
+    /// A sample with this many frames that an engine has found by tables.
+    Told(Vec<u8>, u64, usize),
 }
 
 /// Round marks that hold for the order in which samples become whole.
@@ -243,8 +245,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
                 let is_cut = (self.cut > cuts).then_some("record-limit");
                 self.tally.count_told(&held, incomplete.or(is_cut));
                 let sample = core::mem::take(&mut self.sample);
-                self.hand_on(&sample, held.time)?;
-                self.sample = sample;
+                self.push(Waiting::Told(sample, held.time, pcs.len()), None)?;
             }
             Some(ToldStack::Copied(words)) => {
                 let copy = Held::new(
@@ -287,6 +288,13 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let (held, attr, chain) = match waiting {
             Waiting::Record(bytes, time) => {
                 self.rounds.newest = self.rounds.newest.max(*time);
+                return self.write(bytes);
+            }
+            Waiting::Told(bytes, time, frames) => {
+                self.rounds.newest = self.rounds.newest.max(*time);
+                if let Some(found) = &mut self.found {
+                    found.take_by_tables(self.samples, *frames);
+                }
                 return self.write(bytes);
             }
             Waiting::ToWalk(held, attr, chain, calls) => {

@@ -1,8 +1,9 @@
-//! The tables that the program walks by: made by a thread, of the files that it asks for.
+//! The tables that the program walks by: made by threads, of the files that it asks for.
 
 use std::fs;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, available_parallelism};
 
 use object::elf;
 use unwind_bpf::{FileKey, Segment, Table, Walker, Wanted};
@@ -15,6 +16,9 @@ use crate::engine::priority::go_first;
 
 /// Bytes of all tables at most, which are memory of the kernel.
 const MOST: usize = 512 << 20;
+
+/// Threads that make tables at most: a program needs a few large ones at its start.
+const MAKERS: usize = 4;
 
 /// Tables that are asked for, and those that are made.
 #[derive(Debug)]
@@ -33,25 +37,32 @@ struct Made {
 }
 
 impl Tables {
-    /// Starts the thread, which ends with this value.
+    /// Starts the threads, which end with this value.
     pub(super) fn start() -> Self {
         let (wanted, asked) = channel::<Wanted>();
         let (done, made) = channel();
-        thread::spawn(move || {
-            // Until a table is there each stack is copied, which takes a program more time.
-            go_first();
-            for wanted in asked {
-                if done.send((wanted.file, make(&wanted))).is_err() {
-                    break;
+        let asked = Arc::new(Mutex::new(asked));
+        for _ in 0..available_parallelism().map_or(1, usize::from).min(MAKERS) {
+            let (asked, done) = (Arc::clone(&asked), done.clone());
+            thread::spawn(move || {
+                // Until a table is there each stack is copied, which takes a program more time.
+                go_first();
+                loop {
+                    // One thread waits for a file, the others for their turn to.
+                    let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(wanted) = next else { break };
+                    if done.send((wanted.file, make(&wanted))).is_err() {
+                        break;
+                    }
                 }
-            }
-        });
+            });
+        }
         Self { bytes: 0, wanted, made }
     }
 
     /// Has the table of a file made.
     pub(super) fn want(&mut self, wanted: Wanted) {
-        // Without the thread there are no tables: all stacks are copied.
+        // Without threads there are no tables: all stacks are copied.
         let _ = self.wanted.send(wanted);
     }
 
