@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 
 use unwind_profile::collected::error::{ReadingError, SeveralEvents};
 use unwind_profile::engine::EngineError;
-use unwind_profile::engine::bpf_engine::{BpfError, LoadError};
+use unwind_profile::engine::bpf_error::{BpfError, LoadError};
 use unwind_profile::engine::requested::TracepointError;
 use unwind_profile::engine::subject::{StartError, UserError};
 use unwind_profile::recording::error::{PerfError, RecordingError};

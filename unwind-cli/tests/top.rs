@@ -187,3 +187,24 @@ fn d14_what_cannot_be_looked_at_is_said_with_its_exit_code() {
     assert_eq!(code(&["top", "--all", "--pid", "1"]), Some(2));
     assert_eq!(code(&["top", "--all", "--batch", "0"]), Some(2));
 }
+
+#[test]
+fn stacks_that_are_walked_in_the_kernel_are_shown() {
+    let Some(target) = running("top_in_kernel", "60") else { return };
+    let process = target.id().to_string();
+    let arguments =
+        ["top", "--engine", "bpf", "--pid", &process, "--interval", "3", "--batch", "1"];
+    let output = support::unwind(arguments).output().unwrap();
+    let told = text(&output.stderr);
+    if told.contains("stacks cannot be walked in the kernel") {
+        return skip(&told);
+    }
+    let Some((screens, told)) = screens(&output) else { return };
+    let (own, total) = shares(&screens[0], "innermost ");
+    assert!(own > 30.0 && total >= own, "{screens:?}");
+    let (_, total) = shares(&screens[0], "main ");
+    assert!(total > 90.0, "{screens:?}");
+    let (all, complete) = sums(&told);
+    assert!(all > 20 && complete * 100 > all * 95, "{told}");
+    assert!(told.contains("stacks walked at once: "), "{told}");
+}

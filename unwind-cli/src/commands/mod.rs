@@ -3,6 +3,7 @@
 #[cfg(feature = "manual")]
 pub(crate) mod completions;
 pub(crate) mod demo;
+mod engine;
 pub(crate) mod explain;
 pub(crate) mod guest;
 #[cfg(feature = "manual")]

@@ -318,7 +318,7 @@ impl Collector {
         }
         for frame in walked.iter().flat_map(|walked| &walked.frames) {
             has_user = true;
-            self.push(shown, frame.call, Mode::User, FoundBy::of_walked(frame));
+            self.push(shown, frame.call, Mode::User, frame.found_by());
         }
         if self.stack.is_empty()
             && let Some(ip) = shown.held.ip()

@@ -2,6 +2,7 @@
 
 pub mod attrs;
 pub mod bpf_engine;
+pub mod bpf_error;
 pub mod caller_signals;
 pub mod copy_size;
 pub mod depths;
@@ -25,7 +26,7 @@ use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::RecordHeader;
 use unwind_perf::ring::RingRecord;
 
-use crate::engine::bpf_engine::BpfError;
+use crate::engine::bpf_error::BpfError;
 use crate::engine::requested::TracepointError;
 
 /// An event whose samples an engine takes.

@@ -12,7 +12,6 @@ use unwind_target::Notices;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
-use crate::engine::bpf_engine::layout_of_copies;
 use crate::engine::copy_size::CopySize;
 use crate::engine::{OFF_CPU, SampledEvent};
 use crate::mapped::address_spaces::Spaces;
@@ -184,7 +183,8 @@ impl Recording {
         keeper: Option<&Keeper>,
     ) -> Result<Recorded, PerfError> {
         let setup = WalkSetup::new(self.form.frame_pointers)
-            .beside_programs(stream.backlog(), self.copy_size.clone());
+            .beside_programs(stream.backlog(), self.copy_size.clone())
+            .with_told_stacks(self.form.has_told_stacks);
         let mut reader = PerfReader::from_stream(stream)?;
         let form = self.form;
         let options = Options {
@@ -198,7 +198,6 @@ impl Recording {
             let out = RecordsWriter::new(&mut self.out, form.is_compressed);
             let records = MergedRecords::new(out, Endian::Little, spaces, scope, &setup)
                 .keeping_stacks(form.keeps_stacks)
-                .with_told_stacks(form.has_told_stacks.then(layout_of_copies).flatten())
                 .with_tally(Tally::with_marks().of_events(self.events.len()));
             // Stacks that are kept are walked again.
             let records = if form.keeps_stacks { records } else { records.with_found_frames() };

@@ -241,13 +241,8 @@ mod tests {
 
     #[test]
     fn a_walk_that_is_joined_keeps_its_marks_and_gets_the_frames_that_it_missed() {
-        let frame = |pc, after_gap| WalkedFrame {
-            pc,
-            call: pc - 1,
-            after_gap,
-            source: None,
-            provenance: None,
-        };
+        let frame =
+            |pc, after_gap| WalkedFrame { pc, call: pc - 1, after_gap, source: None, found: None };
         let frames = vec![frame(0x404, false), frame(0x205, true), frame(0x105, false)];
         let mut walked = WalkedStack { frames, cut: None, end: "" };
         let calls = vec![call(0x300, 0x400), call(0x200, 0x300), call(0x100, 0x200)];

@@ -5,7 +5,6 @@ use unwind_core::{Origin, Provenance, WordSize};
 use crate::mapped::ranges::Range;
 use crate::mapped::recorded_tables::row_of_section;
 use crate::walks::call_stacks::FrameSource;
-use crate::walks::walk::WalkedFrame;
 
 /// How a frame was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,16 +86,7 @@ impl FoundBy {
     }
 
     /// How a walk found a frame.
-    pub(crate) fn of_walked(frame: &WalkedFrame) -> Self {
-        match (frame.source, frame.provenance) {
-            (None, _) if frame.after_gap => Self::Guess,
-            (Some(source), None) => Self::of_source(source),
-            (_, Some(provenance)) => Self::of_provenance(provenance),
-            (None, None) => Self::Unchecked,
-        }
-    }
-
-    fn of_provenance(provenance: Provenance) -> Self {
+    pub(crate) fn of_provenance(provenance: Provenance) -> Self {
         match provenance.origin() {
             Origin::Registers => Self::Sampled,
             // After a signal the registers are those that the kernel saved.

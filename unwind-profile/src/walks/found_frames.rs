@@ -91,21 +91,10 @@ pub(crate) struct FoundFramesBuilder {
 impl FoundFramesBuilder {
     /// Takes the frames of the sample of this number, or of a later one than those before.
     pub(crate) fn take(&mut self, number: usize, frames: &[WalkedFrame]) {
-        self.put(number, runs(frames.iter().map(FoundBy::of_walked)));
-    }
-
-    /// Takes as many frames of such a sample that were found by tables from its registers on.
-    pub(crate) fn take_by_tables(&mut self, number: usize, frames: usize) {
-        let others = std::iter::repeat_n(FoundBy::CallFrames, frames.saturating_sub(1));
-        let frames = std::iter::once(FoundBy::Sampled).chain(others);
-        self.put(number, runs(frames));
-    }
-
-    fn put(&mut self, number: usize, runs: Vec<Run>) {
         if number >= MAX_SAMPLES {
             return;
         }
-        let stack = self.place_of(runs);
+        let stack = self.place_of(runs(frames));
         self.samples.resize(number, 0);
         self.samples.push(stack);
     }
@@ -132,9 +121,10 @@ impl FoundFramesBuilder {
 }
 
 /// The frames in runs, as many as are kept.
-fn runs(frames: impl Iterator<Item = FoundBy>) -> Vec<Run> {
+fn runs(frames: &[WalkedFrame]) -> Vec<Run> {
+    let ways = frames.iter().map(|frame| frame.found_by().code());
     let mut runs: Vec<Run> = Vec::new();
-    for way in frames.map(FoundBy::code) {
+    for way in ways {
         let is_full = runs.len() >= MAX_RUNS;
         match runs.last_mut() {
             Some((last, count)) if *last == way => *count = count.saturating_add(1),
@@ -156,7 +146,7 @@ mod tests {
             call: 0,
             after_gap: false,
             source: Some(source),
-            provenance: None,
+            found: None,
         };
         sources.iter().map(frame).collect()
     }

@@ -16,13 +16,12 @@ use crate::recording::events::{Events, is_to_walk};
 use crate::recording::held::Held;
 use crate::recording::pipeline::Sink;
 use crate::recording::reader::PerfReader;
-use crate::recording::told_stack::ToldStack;
 use crate::recording::tool_record;
 use crate::walks::call_stacks::{CallStack, CallStacks, with_calls};
 use crate::walks::found_frames::{FoundFrames, FoundFramesBuilder};
 use crate::walks::tally::Tally;
 use crate::walks::walk::{WalkedFrame, WalkedStack};
-use crate::walks::walkers::{Job, WalkSetup, Walks};
+use crate::walks::walkers::{Job, WalkSetup, Walks, Work};
 
 /// How many times as long as the recording the result is, and how much longer, before the
 /// stacks that samples share are cut to as many frames as perf records.
@@ -49,9 +48,6 @@ pub(crate) struct MergedRecords<'scope, 'env, W> {
     samples: usize,
     found: Option<FoundFramesBuilder>,
     call_stacks: CallStacks,
-    /// The layout of samples that stacks which come later have in place of frames, if an engine
-    /// hands out such.
-    copies: Option<Attr>,
 }
 
 /// A record that waits for its stack, or for its turn.
@@ -59,8 +55,6 @@ pub(crate) struct MergedRecords<'scope, 'env, W> {
 enum Waiting {
     ToWalk(Arc<Held>, Attr, Vec<u64>, Option<CallStack>),
     Record(Vec<u8>, u64),
-    /// A sample with this many frames that an engine has found by tables.
-    Told(Vec<u8>, u64, usize),
 }
 
 /// Round marks that hold for the order in which samples become whole.
@@ -110,14 +104,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             samples: 0,
             found: None,
             call_stacks: CallStacks::new(false, None),
-            copies: None,
         }
-    }
-
-    /// Reads stacks that come later as an engine [tells](ToldStack) of them. `copies` is the layout of those
-    /// that it has copied.
-    pub(crate) fn with_told_stacks(self, copies: Option<Attr>) -> Self {
-        Self { copies, ..self }
     }
 
     /// Joins stacks with the calls that the CPU recorded, if `call_stacks` are to be stitched.
@@ -177,8 +164,8 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         self.push(Waiting::Record(bytes.to_vec(), time), None)
     }
 
-    fn push(&mut self, waiting: Waiting, job: Option<Job>) -> io::Result<()> {
-        self.walks.push(waiting, job);
+    fn push(&mut self, waiting: Waiting, work: Option<Work>) -> io::Result<()> {
+        self.walks.push(waiting, work);
         self.write_walked()
     }
 
@@ -211,58 +198,32 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let chain = chain_of(&held, outcome);
         let calls = self.calls_of(&held);
         let held = Arc::new(held);
-        let job = matches!(outcome, Outcome::Inline).then(|| Job {
-            held: Arc::clone(&held),
-            attr,
-            space: self.spaces.of(held.task, held.time),
+        let work = matches!(outcome, Outcome::Inline).then(|| {
+            let space = self.spaces.of(held.task, held.time);
+            Work::Walk(Job { held: Arc::clone(&held), attr, space })
         });
         self.write_moved(&held)?;
-        self.push(Waiting::ToWalk(held, attr, chain, calls), job)
+        self.push(Waiting::ToWalk(held, attr, chain, calls), work)
     }
 
-    /// Takes a sample whose stack an engine tells of, if it does.
+    /// Takes a sample whose stack an engine tells of, if one does.
     fn told_sample(
         &mut self,
-        attr: Option<Attr>,
         held: Held,
+        attr: Option<Attr>,
         outcome: &Outcome,
     ) -> io::Result<Option<Held>> {
-        let (Some(copies), Some(attr), Outcome::Merged(merged)) = (self.copies, attr, outcome)
-        else {
-            return Ok(Some(held));
-        };
-        match ToldStack::of(&merged.stack) {
-            None => return Ok(Some(held)),
-            Some(ToldStack::Walked(pcs, incomplete)) => {
-                self.read(held.len());
-                self.spaces.note_stack(held.task, pcs);
-                let cuts = self.cut;
-                // An engine's stacks have few frames, so that they need no other limit.
-                if self.rechain(&held, pcs).is_err() {
-                    self.tally.count_damaged(&held);
-                    return Ok(None);
-                }
-                let is_cut = (self.cut > cuts).then_some("record-limit");
-                self.tally.count_told(&held, incomplete.or(is_cut));
-                let sample = core::mem::take(&mut self.sample);
-                self.push(Waiting::Told(sample, held.time, pcs.len()), None)?;
-            }
-            Some(ToldStack::Copied(words)) => {
-                let copy = Held::new(
-                    ToldStack::bytes(words).into(),
-                    Endian::NATIVE,
-                    held.event,
-                    copies.format,
-                    held.layout,
-                );
-                let space = self.spaces.of(held.task, held.time);
-                let job = copy.ok().map(|held| Job { held: Arc::new(held), attr: copies, space });
-                let chain = held.callchain().map(|chain| chain.without_cookie().collect());
-                self.write_moved(&held)?;
-                let chain = chain.unwrap_or_default();
-                self.push(Waiting::ToWalk(Arc::new(held), attr, chain, None), job)?;
-            }
+        let space = self.spaces.of(held.task, held.time);
+        let told = attr.zip(self.walks.setup().told(&held, outcome, &space));
+        let Some((attr, work)) = told else { return Ok(Some(held)) };
+        if let Work::Walked(walked) = &work {
+            let pcs: Vec<u64> = walked.frames.iter().map(|frame| frame.pc).collect();
+            self.spaces.note_stack(held.task, &pcs);
         }
+        let chain = held.callchain().map(|chain| chain.without_cookie().collect());
+        self.write_moved(&held)?;
+        let waiting = Waiting::ToWalk(Arc::new(held), attr, chain.unwrap_or_default(), None);
+        self.push(waiting, Some(work))?;
         Ok(None)
     }
 
@@ -288,13 +249,6 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let (held, attr, chain) = match waiting {
             Waiting::Record(bytes, time) => {
                 self.rounds.newest = self.rounds.newest.max(*time);
-                return self.write(bytes);
-            }
-            Waiting::Told(bytes, time, frames) => {
-                self.rounds.newest = self.rounds.newest.max(*time);
-                if let Some(found) = &mut self.found {
-                    found.take_by_tables(self.samples, *frames);
-                }
                 return self.write(bytes);
             }
             Waiting::ToWalk(held, attr, chain, calls) => {
@@ -439,7 +393,7 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
         if let Some(attr) = attr.filter(is_to_walk) {
             return self.sample_to_walk(held, attr, outcome);
         }
-        let Some(held) = self.told_sample(attr, held, outcome)? else { return Ok(()) };
+        let Some(held) = self.told_sample(held, attr, outcome)? else { return Ok(()) };
         self.tally.count_kernels(&held, outcome);
         let calls = self.calls_of(&held);
         if let Some(calls) = calls

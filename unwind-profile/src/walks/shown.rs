@@ -19,7 +19,7 @@ use crate::recording::reader::PerfReader;
 use crate::walks::call_stacks::{CallStack, CallStacks, FrameSource, with_calls};
 use crate::walks::threads::Threads;
 use crate::walks::walk::WalkedStack;
-use crate::walks::walkers::{Job, Walks};
+use crate::walks::walkers::{Job, Walks, Work};
 
 /// A sample, or a recorded stack that stands for itself.
 #[derive(Clone, Debug)]
@@ -153,7 +153,7 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
         events: &Events,
         held: Held,
         end: ChainEnd,
-        chain: Option<Vec<u64>>,
+        (chain, told): (Option<Vec<u64>>, Option<Work>),
     ) -> io::Result<()> {
         self.printer.read(held.len());
         let attr = events.get(held.event).map(|event| event.attr);
@@ -181,12 +181,11 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
             calls: calls.filter(|_| is_joined),
             held,
         };
-        let job = attr.map(|attr| Job {
-            held: Arc::clone(&shown.held),
-            attr,
-            space: shown.space.clone(),
+        let work = attr.map(|attr| {
+            let (held, space) = (Arc::clone(&shown.held), shown.space.clone());
+            Work::Walk(Job { held, attr, space })
         });
-        self.walks.push(shown, job);
+        self.walks.push(shown, told.or(work));
         self.print_walked(events)
     }
 
@@ -231,6 +230,12 @@ fn chain_of(held: &Held, outcome: &Outcome) -> Option<Vec<u64>> {
 
 impl<P: Printer> Sink for ShownSink<'_, '_, P> {
     fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
+        let space = self.spaces.of(held.task, held.time);
+        let told = self.walks.setup().told(&held, outcome, &space);
+        if told.is_some() {
+            let chain = held.callchain().map(|chain| chain.without_cookie().collect());
+            return self.take(events, held, ChainEnd::Inline, (chain, told));
+        }
         let chain = chain_of(&held, outcome);
         let end = match outcome {
             Outcome::Inline => ChainEnd::Inline,
@@ -239,14 +244,14 @@ impl<P: Printer> Sink for ShownSink<'_, '_, P> {
             }
             Outcome::Unmatched { reason, .. } => ChainEnd::Unmatched(*reason),
         };
-        self.take(events, held, end, chain)
+        self.take(events, held, end, (chain, None))
     }
 
     fn record(&mut self, events: &Events, held: Held) -> io::Result<()> {
         if let Meaning::Stack(cookie) = held.meaning {
             let mark = Context::User.word();
             let chain = std::iter::once(mark).chain(held.ips()).collect();
-            return self.take(events, held, ChainEnd::Stack(cookie), Some(chain));
+            return self.take(events, held, ChainEnd::Stack(cookie), (Some(chain), None));
         }
         self.printer.read(held.len());
         self.printer.learn(&held);

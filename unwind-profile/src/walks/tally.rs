@@ -74,14 +74,6 @@ impl Tally {
         self.count_as(held, reason);
     }
 
-    /// Counts a sample whose stack an engine has walked: complete, or why not.
-    pub(crate) fn count_told(&mut self, held: &Held, incomplete: Option<&'static str>) {
-        if let Some(of_event) = self.events.get_mut(held.event) {
-            of_event.count_told(held, incomplete);
-        }
-        self.count_as(held, incomplete);
-    }
-
     fn count_as(&mut self, held: &Held, incomplete: Option<&'static str>) {
         match incomplete {
             None => self.complete = self.complete.saturating_add(1),

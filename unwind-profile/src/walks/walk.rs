@@ -24,6 +24,7 @@ use crate::mapped::recorded_tables::{
 };
 use crate::mapped::running_code::{KnownProofs, ProvenRows, RunningCode};
 use crate::walks::call_stacks::{CallStack, FrameSource, JoinedCall};
+use crate::walks::found_by::FoundBy;
 use crate::walks::stack_end::{STACK_COPY_TOO_SHORT, why_ended};
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
@@ -56,7 +57,7 @@ pub struct WalkedFrame {
     /// From where it is known, if that was joined with calls that the CPU recorded.
     pub source: Option<FrameSource>,
     /// How the walk found it, if it did.
-    pub(crate) provenance: Option<Provenance>,
+    pub(crate) found: Option<FoundBy>,
 }
 
 impl WalkedStack {
@@ -73,12 +74,20 @@ impl WalkedStack {
                     call: frame.call,
                     after_gap: false,
                     source: Some(frame.source),
-                    provenance: None,
+                    found: None,
                 },
                 found,
             )
         };
         self.frames = calls.joined(&pcs).into_iter().map(joined).collect();
+    }
+
+    /// One that an engine has walked by tables: its addresses, and why there are no more if it is not
+    /// complete.
+    pub(crate) fn told(pcs: &[u64], incomplete: Option<&'static str>) -> Self {
+        let frames = pcs.iter().enumerate().map(|(at, &pc)| WalkedFrame::told(pc, at == 0));
+        let cut = incomplete.map(|reason| format!("walked in the kernel: {reason}"));
+        Self { frames: frames.collect(), cut, end: incomplete.unwrap_or("") }
     }
 
     /// Whether no frame is missing.
@@ -277,6 +286,24 @@ where
 }
 
 impl WalkedFrame {
+    /// One that an engine has found by tables, or where the sample was taken.
+    fn told(pc: u64, is_sampled: bool) -> Self {
+        let found = if is_sampled { FoundBy::Sampled } else { FoundBy::CallFrames };
+        // Which are calls it does not say, and nearly all are.
+        let call = if is_sampled { pc } else { pc.saturating_sub(1) };
+        Self { pc, call, after_gap: false, source: None, found: Some(found) }
+    }
+
+    /// How it was found.
+    pub(crate) fn found_by(&self) -> FoundBy {
+        match (self.source, self.found) {
+            (None, _) if self.after_gap => FoundBy::Guess,
+            (Some(source), None) => FoundBy::of_source(source),
+            (_, Some(found)) => found,
+            (None, None) => FoundBy::Unchecked,
+        }
+    }
+
     /// The address for lists: the pc, or that of the call which the CPU recorded.
     #[must_use]
     pub const fn listed(&self) -> u64 {
@@ -292,7 +319,7 @@ impl WalkedFrame {
             call: pc.lookup_addr().get(),
             after_gap: provenance.is_after_gap(),
             source: None,
-            provenance: Some(provenance),
+            found: Some(FoundBy::of_provenance(provenance)),
         }
     }
 }

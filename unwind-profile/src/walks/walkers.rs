@@ -6,14 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Scope, available_parallelism};
 
 use unwind_core::CacheStats;
-use unwind_perf::record::{Attr, UserState};
+use unwind_perf::merge::Outcome;
+use unwind_perf::record::{Attr, Endian, UserState};
 use unwind_target::rows::frame_pointers::FramePointerRows;
 
+use crate::engine::bpf_engine::layout_of_copies;
 use crate::engine::copy_size::CopySize;
 use crate::engine::depths::WalkedCopy;
 use crate::mapped::address_spaces::Space;
 use crate::recording::held::Held;
 use crate::recording::stream::Backlog;
+use crate::recording::told_stack::ToldStack;
 use crate::walks::walk::{SampleWalker, WalkedStack, sum};
 
 /// How many items wait at most for each thread: enough that none is idle while one walk
@@ -48,6 +51,15 @@ impl Job {
     }
 }
 
+/// What is to be done for the stack of an item.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// It is walked.
+    Walk(Job),
+    /// It has been walked.
+    Walked(WalkedStack),
+}
+
 /// What comes of a job, whatever that is: whoever waits for it gets it.
 struct Answer<'d> {
     number: u64,
@@ -70,6 +82,8 @@ pub struct WalkSetup {
     backlog: Option<Backlog>,
     /// Learns how much of a stack is to be copied.
     copy_size: Option<CopySize>,
+    /// The layout of samples that are in place of stacks, if an engine tells of stacks.
+    copies: Option<Attr>,
     /// How often the threads that have ended looked up a row.
     rows: Mutex<CacheStats>,
 }
@@ -77,13 +91,41 @@ pub struct WalkSetup {
 impl WalkSetup {
     #[must_use]
     pub fn new(frame_pointers: FramePointerRows) -> Self {
-        Self { frame_pointers, backlog: None, copy_size: None, rows: Mutex::default() }
+        Self {
+            frame_pointers,
+            backlog: None,
+            copy_size: None,
+            copies: None,
+            rows: Mutex::default(),
+        }
     }
 
     /// Leaves the CPUs to the programs that are recorded: stacks are walked by the thread that
     /// reads the samples, and by others only while it falls behind. `copy_size` learns from them.
     pub fn beside_programs(self, backlog: Backlog, copy_size: CopySize) -> Self {
         Self { backlog: Some(backlog), copy_size: Some(copy_size), ..self }
+    }
+
+    /// Takes stacks that come later as an engine [tells](ToldStack) of them, if it does.
+    pub fn with_told_stacks(self, is_told: bool) -> Self {
+        Self { copies: is_told.then(layout_of_copies).flatten(), ..self }
+    }
+
+    /// What is to be done for a sample whose stack an engine tells of, if one does.
+    pub(crate) fn told(&self, held: &Held, outcome: &Outcome, space: &Space) -> Option<Work> {
+        let (Some(attr), Outcome::Merged(merged)) = (self.copies, outcome) else { return None };
+        match ToldStack::of(&merged.stack)? {
+            ToldStack::Walked(pcs, incomplete) => {
+                Some(Work::Walked(WalkedStack::told(pcs, incomplete)))
+            }
+            ToldStack::Copied(words) => {
+                let bytes = ToldStack::bytes(words).into();
+                let copy =
+                    Held::new(bytes, Endian::NATIVE, held.event, attr.format, held.layout).ok()?;
+                let job = Job { held: Arc::new(copy), attr, space: space.clone() };
+                Some(Work::Walk(job))
+            }
+        }
     }
 
     /// Whether stacks are to be walked by threads of their own.
@@ -175,17 +217,23 @@ impl<'scope, 'env, T> Walks<'scope, 'env, T> {
         self.waiting.is_empty()
     }
 
-    /// Takes the next item, with the stack to walk if it has one.
-    pub(crate) fn push(&mut self, item: T, job: Option<Job>) {
+    /// How all walks are done.
+    pub(crate) const fn setup(&self) -> &'env WalkSetup {
+        self.setup
+    }
+
+    /// Takes the next item, with what is to be done for its stack if it has one.
+    pub(crate) fn push(&mut self, item: T, work: Option<Work>) {
         let waiting = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
         let number = self.first.saturating_add(waiting);
-        let state = match job {
-            Some(job) if !self.setup.wants_threads() => {
+        let state = match work {
+            Some(Work::Walked(walked)) => State::Done(Some(walked)),
+            Some(Work::Walk(job)) if !self.setup.wants_threads() => {
                 let frame_pointers = self.setup.frame_pointers;
                 let walker = self.walker.get_or_insert_with(|| SampleWalker::new(frame_pointers));
                 State::Done(job.walk(walker, self.setup))
             }
-            Some(job) => {
+            Some(Work::Walk(job)) => {
                 let (scope, setup) = (self.scope, self.setup);
                 let threads = self.threads.get_or_insert_with(|| Threads::start(scope, setup));
                 let sent = threads.jobs.send((number, job));

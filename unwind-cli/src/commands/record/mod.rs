@@ -31,6 +31,7 @@ use unwind_target::counted::counted;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
+use crate::commands::engine::EngineArgs;
 use crate::commands::opened::open;
 use crate::commands::record::files::{Files, OpenFile};
 use crate::commands::record::help::LONG_HELP;
@@ -193,14 +194,8 @@ pub(crate) struct RecordArgs {
                                       "trust_fp"])]
     deferred: bool,
 
-    /// What walks user stacks
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = WalkedBy::Perf)]
-    engine: WalkedBy,
-
-    /// With --engine bpf: bring in no memory, so that no program waits for a file system; a stack ends
-    /// at a page that is not resident
-    #[arg(long)]
-    no_fault: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
 
     /// Declare that all code without a table keeps frame pointers
     #[arg(long)]
@@ -216,27 +211,16 @@ pub(crate) struct RecordArgs {
     command: Vec<OsString>,
 }
 
-/// What walks user stacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum WalkedBy {
-    /// This program, from copies that the kernel makes of the stacks
-    Perf,
-    /// A BPF program in the kernel, by tables, when a thread returns to user code: stacks of any depth,
-    /// from Linux 6.18 on, for root or with the capabilities `CAP_BPF` and `CAP_PERFMON`
-    Bpf,
-}
-
 fn user_stacks(args: &RecordArgs, whom: &Whom) -> UserStacks {
-    if args.engine == WalkedBy::Bpf {
-        return UserStacks::Walked { faults: !args.no_fault };
-    }
-    if args.deferred {
-        return UserStacks::Deferred;
-    }
     let events = args.event.iter().map(|events| events.0.len()).sum();
     let several = || CopySizes::several(whom, events, args.off_cpu);
-    let sizes = args.stack_bytes.map_or_else(several, CopySizes::one);
-    UserStacks::Copied(Copies { sizes, with_chains: args.uretprobes })
+    args.engine.user_stacks(|| {
+        if args.deferred {
+            return UserStacks::Deferred;
+        }
+        let sizes = args.stack_bytes.map_or_else(several, CopySizes::one);
+        UserStacks::Copied(Copies { sizes, with_chains: args.uretprobes })
+    })
 }
 
 fn ring_size(args: &RecordArgs) -> RingSize {
@@ -325,7 +309,7 @@ impl RecordArgs {
             (events.iter().any(Requested::is_tracepoint), "a tracepoint"),
         ];
         match others.into_iter().find(|&(is_asked, _)| is_asked) {
-            Some((_, what)) if self.engine == WalkedBy::Bpf => {
+            Some((_, what)) if self.engine.is_in_kernel() => {
                 Err(Failure::new(format!("{what} is for --engine perf"), 2))
             }
             _ => Ok(()),
@@ -435,7 +419,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         rate: args.rate,
         // Stacks are many bytes, each of which takes time.
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
-        has_told_stacks: args.engine == WalkedBy::Bpf,
+        has_told_stacks: args.engine.is_in_kernel(),
     };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);
     let until =

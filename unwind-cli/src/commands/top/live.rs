@@ -80,6 +80,8 @@ pub(crate) struct Walking {
     pub(crate) rate: u32,
     pub(crate) interval: Duration,
     pub(crate) copy_size: CopySize,
+    /// The engine walks stacks itself.
+    pub(crate) has_told_stacks: bool,
     /// Where what was stripped off files is looked for.
     pub(crate) debug_files: DebugFiles,
 }
@@ -169,8 +171,11 @@ pub(crate) fn walk(
     walking: Walking,
     updates: Sender<Update>,
 ) -> Result<(), PerfError> {
-    let Walking { frame_pointers, rate, interval, copy_size, debug_files } = walking;
-    let setup = WalkSetup::new(frame_pointers).beside_programs(stream.backlog(), copy_size);
+    let Walking { frame_pointers, rate, interval, copy_size, has_told_stacks, debug_files } =
+        walking;
+    let setup = WalkSetup::new(frame_pointers)
+        .beside_programs(stream.backlog(), copy_size)
+        .with_told_stacks(has_told_stacks);
     let mut reader = PerfReader::from_stream(stream)?;
     let options = Options { merge: true, memory: MEMORY, frame_pointers, stitch_lbr: false };
     let names = Names::new(SampledKernel::Running, Layout::Perf7_2, notices::all());

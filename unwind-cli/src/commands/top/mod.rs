@@ -26,6 +26,7 @@ use unwind_profile::session::ledger::Ledger;
 use unwind_profile::session::rings::{RING, Span, check_exist, existing, of_running};
 use unwind_target::rows::frame_pointers::FramePointerRows;
 
+use crate::commands::engine::EngineArgs;
 use crate::commands::opened::open;
 use crate::commands::record::signals::end_at;
 use crate::commands::top::live::{Counts, Update, Walking, walk};
@@ -70,6 +71,9 @@ pub(crate) struct TopArgs {
     /// Begin with the list of threads
     #[arg(long)]
     threads: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
 
     /// Declare that all code without a table keeps frame pointers
     #[arg(long)]
@@ -116,13 +120,16 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let ends = end_at(&signals, &Arc::default());
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let (whom, existing) = (of_running(&subject), existing(&subject));
-    let sizes = CopySizes::several(&whom, 1, false);
+    let user_stacks = args.engine.user_stacks(|| {
+        let sizes = CopySizes::several(&whom, 1, false);
+        UserStacks::Copied(Copies { sizes, with_chains: false })
+    });
     let opened = open(
         &Sampling {
             often: Often::Rate(args.rate),
             events: Vec::new(),
             cpus: None,
-            user_stacks: UserStacks::Copied(Copies { sizes, with_chains: false }),
+            user_stacks,
             off_cpu: false,
             ring: RingSize::AtMost(RING),
             whom,
@@ -135,6 +142,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         rate: args.rate,
         interval: Duration::from_secs(args.interval),
         copy_size,
+        has_told_stacks: args.engine.is_in_kernel(),
         debug_files: args.debug_directories.files(None),
     };
     let span = Span { subject, beside: None, ends: ends.clone(), until: None, every: None };

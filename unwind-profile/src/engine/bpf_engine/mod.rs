@@ -11,7 +11,6 @@ use std::fs::metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-pub use unwind_bpf::LoadError;
 use unwind_bpf::{Attached, Counts, Limits, Walker};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{Attr, AttrFlags, Endian, RecordHeader, RecordType, SampleType};
@@ -19,12 +18,12 @@ use unwind_perf::record::{Attr, AttrFlags, Endian, RecordHeader, RecordType, Sam
 use crate::engine::attrs::REGISTERS;
 use crate::engine::bpf_engine::records::Records;
 use crate::engine::bpf_engine::tables::Tables;
+use crate::engine::bpf_error::BpfError;
 use crate::engine::perf_engine::PerfEngine;
 use crate::engine::sampling::{RingSize, Sampling, UserStacks};
 use crate::engine::{
     CpuTime, Engine, EngineError, Found, KernelWalks, SampledEvent, Shortfall, StoredRecord,
 };
-use crate::recording::error::PerfError;
 
 /// Events of the kernel, the program that takes their samples, and the tables that it walks by.
 #[derive(Debug)]
@@ -36,24 +35,6 @@ pub(crate) struct BpfEngine {
     tables: Tables,
     records: Records,
     events: Vec<SampledEvent>,
-}
-
-/// Why the program does not take samples.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BpfError {
-    /// The kernel does not load it.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The kernel does not run it for an event.
-    #[error("the kernel runs no program for samples of this event: {0}")]
-    Attach(#[source] std::io::Error),
-    /// The program calls threads by other numbers than this process does.
-    #[error("threads have numbers of their own in this container (a pid namespace)")]
-    Namespace,
-    /// The events have no layout.
-    #[error(transparent)]
-    Layout(#[from] PerfError),
 }
 
 impl BpfEngine {

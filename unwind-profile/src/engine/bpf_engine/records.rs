@@ -7,6 +7,7 @@ use unwind_perf::record::{
 };
 
 use crate::engine::SampledEvent;
+use crate::engine::attrs::REGISTERS;
 use crate::recording::told_stack::ToldStack;
 
 /// Encodes records, one at a time.
@@ -130,8 +131,7 @@ fn sample_of(copy: &StackCopy<'_>) -> Vec<u8> {
     const WORD: usize = 8;
     // The numbers of enum perf_sample_regs_abi.
     let abi: u64 = if copy.is_32_bit { 1 } else { 2 };
-    let registers =
-        (0..64_u32).filter(|&number| super::REGISTERS & 1_u64.wrapping_shl(number) != 0);
+    let registers = (0..64_u32).filter(|&number| REGISTERS & 1_u64.wrapping_shl(number) != 0);
     let registers = registers.map(|number| {
         usize::try_from(number).ok().and_then(|number| copy.registers.get(number)).unwrap_or(0)
     });
