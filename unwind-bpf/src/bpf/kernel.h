@@ -38,6 +38,8 @@ typedef long long s64;
 #define PF_USER_WORKER 0x4000
 #define PF_KTHREAD 0x200000
 #define VM_EXEC 4
+#define EBUSY 16
+#define EOPNOTSUPP 95
 #define PAGE 4096ull
 // The code segment of 32-bit programs.
 #define CODE_32_BIT 0x23

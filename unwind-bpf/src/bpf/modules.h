@@ -216,7 +216,7 @@ __noinline int enter_mapped(struct walk *w, u64 pc)
 	w->module.start = w->module.end = 0;
 	error = bpf_find_vma(task, pc, on_mapping, &found, 0);
 	if (error)
-		return error == -16 ? END_BUSY : END_NO_MAPPING;
+		return error == -EBUSY ? END_BUSY : END_NO_MAPPING;
 	if (!found.is_code)
 		return END_NO_MAPPING;
 	if (!found.file.inode)

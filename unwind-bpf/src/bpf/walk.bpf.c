@@ -26,7 +26,7 @@ struct task {
 	struct bpf_task_work work;
 	u64 cookie;
 	u64 mm;
-	u64 time;
+	u64 started; // another task may get the same number
 	u32 state;
 	u32 unused;
 	u64 registers[REGISTERS];
@@ -172,7 +172,7 @@ static __always_inline int schedule(struct task_struct *task, struct task *reque
 		return bpf_task_work_schedule_resume_impl(task, &request->work, &tasks, deliver, 0);
 	if (exists(bpf_task_work_schedule_resume))
 		return bpf_task_work_schedule_resume(task, &request->work, &tasks, deliver);
-	return -95;
+	return -EOPNOTSUPP;
 }
 
 static __always_inline struct task *request_of(u32 tid)
@@ -219,7 +219,7 @@ int sample(struct bpf_perf_event_data *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 zero = 0, tid = task->pid, kernel = 0;
-	u64 cookie = 0, time = bpf_ktime_get_ns();
+	u64 cookie = 0, before, time = bpf_ktime_get_ns();
 	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &zero);
 	struct task *request;
 	int is_user, error;
@@ -244,49 +244,43 @@ int sample(struct bpf_perf_event_data *context)
 		count(COUNT_NO_USER);
 		goto put;
 	}
+	// Where no stack can be had, none with this cookie comes.
+	cookie = (u64)(bpf_get_smp_processor_id() + 1) << 48 | ++cpu->serial;
 	request = request_of(tid);
-	if (!request) {
+	if (!request || bpf_probe_read_kernel(cpu->registers, sizeof(cpu->registers),
+					      (void *)bpf_task_pt_regs(task))) {
 		count(COUNT_REFUSED);
 		goto put;
+	}
+	if (request->started != task->start_time) {
+		request->started = task->start_time;
+		request->state = NONE;
 	}
 	if (__sync_val_compare_and_swap(&request->state, NONE, PENDING) != NONE) {
 		count(COUNT_SHARED);
 		cookie = request->cookie;
 		goto put;
 	}
-	if (bpf_probe_read_kernel(cpu->registers, sizeof(cpu->registers),
-				  (void *)bpf_task_pt_regs(task))) {
-		request->state = NONE;
-		count(COUNT_REFUSED);
-		goto put;
-	}
-	cookie = (u64)(bpf_get_smp_processor_id() + 1) << 48 | ++cpu->serial;
 	if (is_user && walk_now(cpu, cookie, task->tgid, 0)) {
 		request->state = NONE;
 		goto put;
 	}
 	__builtin_memcpy(request->registers, cpu->registers, sizeof(cpu->registers));
 	request->mm = (u64)task->mm;
-	{
-		u64 before = request->cookie;
-
-		request->cookie = cookie;
-		error = schedule(task, request);
-		if (error) {
-			request->state = NONE;
-			if (error == -16) {
-				// The walk of this entry is done, but its work not yet released.
-				request->cookie = cookie = before;
-				count(COUNT_SHARED);
-			} else if (error == -95 && walk_now(cpu, cookie, task->tgid, 1)) {
-				// This kernel has no way to walk later.
-			} else {
-				count(COUNT_REFUSED);
-				cookie = 0;
-			}
-		} else {
-			count(COUNT_DEFERRED);
-		}
+	before = request->cookie;
+	request->cookie = cookie;
+	error = schedule(task, request);
+	if (!error) {
+		count(COUNT_DEFERRED);
+		goto put;
+	}
+	request->state = NONE;
+	if (error == -EBUSY) {
+		// The walk of this entry is done, but its work not yet released.
+		request->cookie = cookie = before;
+		count(COUNT_SHARED);
+	} else if (error != -EOPNOTSUPP || !walk_now(cpu, cookie, task->tgid, 1)) {
+		count(COUNT_REFUSED);
 	}
 put:
 	cpu->sample.head.cookie = cookie;
