@@ -54,6 +54,7 @@ pub(crate) struct Program {
 pub(crate) struct Constants {
     pub(crate) max_frames: u32,
     pub(crate) may_fault: bool,
+    pub(crate) stops: bool,
     /// Bytes of the ring, a power of two of pages.
     pub(crate) ring: u32,
 }
@@ -239,7 +240,8 @@ fn run(loader: BorrowedFd<'_>, constants: Constants, log: &mut [u8]) -> io::Resu
     let mut context = Context::new();
     let len = u32::try_from(context.bytes.len()).map_err(|_| io::ErrorKind::InvalidData)?;
     context.put_of(Map::Ring, ENTRIES, &constants.ring.to_ne_bytes());
-    let values = [constants.max_frames, u32::from(constants.may_fault)];
+    let flags = [constants.may_fault, constants.stops].map(u32::from);
+    let values = [constants.max_frames, flags[0], flags[1]];
     let values = values.map(u32::to_ne_bytes);
     context.put_of(Map::Constants, FIRST_VALUE, &address(values.as_ptr()).to_ne_bytes());
     context.put_log(log);

@@ -29,14 +29,17 @@ pub struct Limits {
     /// Whether memory that is not resident is brought in. Without it nobody waits for a file system, and
     /// such a stack ends there.
     pub faults: bool,
+    /// Whether a process is stopped (`SIGSTOP`) once a stack of it is walked, before it returns to user code: what
+    /// another unwinder finds in it then is of the same moment. No stack is walked at once then.
+    pub stops: bool,
     /// Bytes of the ring of records: a power of two, at least a page.
     pub ring_bytes: u32,
 }
 
 impl Default for Limits {
-    /// 2,048 frames, memory is brought in, 8 MiB.
+    /// 2,048 frames, memory is brought in, no stops, 8 MiB.
     fn default() -> Self {
-        Self { frames: 2048, faults: true, ring_bytes: 8 << 20 }
+        Self { frames: 2048, faults: true, stops: false, ring_bytes: 8 << 20 }
     }
 }
 
@@ -155,6 +158,7 @@ impl Walker {
         let constants = Constants {
             max_frames: limits.frames.clamp(1, 2048),
             may_fault: limits.faults,
+            stops: limits.stops,
             ring: limits.ring_bytes,
         };
         let refused = |(step, error)| LoadError::Refused { step, error };

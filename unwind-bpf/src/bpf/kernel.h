@@ -39,6 +39,7 @@ typedef long long s64;
 #define PF_KTHREAD 0x200000
 #define VM_EXEC 4
 #define EBUSY 16
+#define SIGSTOP 19
 #define EOPNOTSUPP 95
 #define PAGE 4096ull
 // The code segment of 32-bit programs.
@@ -122,6 +123,7 @@ static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static long (*const bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
+static long (*const bpf_send_signal)(u32 signal) = (void *)109;
 static long (*const bpf_probe_read_user)(void *dst, u32 size, const void *from) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *dst, u32 size, const void *from) = (void *)113;
 static long (*const bpf_ringbuf_output)(void *ringbuf, void *data, u64 size,

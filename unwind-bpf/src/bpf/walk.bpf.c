@@ -13,6 +13,7 @@
 // Set by the loader.
 const volatile u32 max_frames = MAX_FRAMES;
 const volatile u32 may_fault = 1;
+const volatile u32 stops = 0; // a process when its stack is walked
 
 #include "frames.h"
 #include "output.h"
@@ -160,6 +161,8 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 	else
 		put_stack(&room->stack.head, frames, MAX_FRAMES, end);
 	__sync_lock_test_and_set(&room->is_taken, 0);
+	if (stops)
+		bpf_send_signal(SIGSTOP);
 out:
 	__sync_lock_test_and_set(&request->state, NONE);
 	return 0;
@@ -261,7 +264,7 @@ int sample(struct bpf_perf_event_data *context)
 		cookie = request->cookie;
 		goto put;
 	}
-	if (is_user && walk_now(cpu, cookie, task->tgid, 0)) {
+	if (is_user && !stops && walk_now(cpu, cookie, task->tgid, 0)) {
 		request->state = NONE;
 		goto put;
 	}

@@ -13,6 +13,11 @@ pub(crate) struct EngineArgs {
     /// at a page that is not resident
     #[arg(long)]
     no_fault: bool,
+
+    /// With --engine bpf: stop a process (SIGSTOP) when a stack of it is walked, so that another unwinder sees
+    /// the same moment
+    #[arg(long, hide = true)]
+    stop_each: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -33,7 +38,7 @@ impl EngineArgs {
     /// Where the user part of a sample's stack comes from: `copied` if not walked in the kernel.
     pub(crate) fn user_stacks(self, copied: impl FnOnce() -> UserStacks) -> UserStacks {
         match self.engine {
-            WalkedBy::Bpf => UserStacks::Walked { faults: !self.no_fault },
+            WalkedBy::Bpf => UserStacks::Walked { faults: !self.no_fault, stops: self.stop_each },
             WalkedBy::Perf => copied(),
         }
     }

@@ -54,6 +54,8 @@ pub enum UserStacks {
     Walked {
         /// Whether memory of the stack is brought in that is not resident.
         faults: bool,
+        /// Whether a process is stopped when its stack is walked, for another unwinder to look at it.
+        stops: bool,
     },
 }
 

@@ -47,9 +47,14 @@ impl BpfEngine {
         let ring_bytes = match sampling.ring {
             RingSize::Exactly(bytes) | RingSize::AtMost(bytes) => bytes,
         };
+        let (faults, stops) = match sampling.user_stacks {
+            UserStacks::Walked { faults, stops } => (faults, stops),
+            UserStacks::Copied(_) | UserStacks::Deferred => (true, false),
+        };
         let limits = Limits {
             ring_bytes: u32::try_from(ring_bytes).unwrap_or(u32::MAX),
-            faults: sampling.user_stacks != UserStacks::Walked { faults: false },
+            faults,
+            stops,
             ..Limits::default()
         };
         if !has_numbers_of_all() {
