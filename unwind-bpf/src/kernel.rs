@@ -15,6 +15,7 @@ pub(crate) struct Command(libc::c_int);
 impl Command {
     pub(crate) const MAP_CREATE: Self = Self(0);
     pub(crate) const MAP_UPDATE: Self = Self(2);
+    pub(crate) const MAP_DELETE: Self = Self(3);
     pub(crate) const PROGRAM_LOAD: Self = Self(5);
     const PROGRAM_RUN: Self = Self(10);
     pub(crate) const OBJECT_INFO: Self = Self(15);

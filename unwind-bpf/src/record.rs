@@ -1,5 +1,7 @@
 //! What the program writes into its ring: samples, stacks, copies, files whose table it wants.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 /// A record of the program's.
@@ -340,10 +342,13 @@ impl FileKey {
         self.inode == Self::VDSO
     }
 
-    /// Bytes of the file.
+    /// Whether a file with this metadata may be the one: it has the same size and, if it is of the same
+    /// device, the same inode. A file of a layered file system is of another device than what is mapped
+    /// of it.
     #[must_use]
-    pub const fn size(&self) -> u64 {
-        self.size
+    pub fn may_be(&self, metadata: &Metadata) -> bool {
+        let device = (libc::major(metadata.dev()) << 20) | libc::minor(metadata.dev());
+        metadata.len() == self.size && (device != self.device || metadata.ino() == self.inode)
     }
 
     /// As the program has it.
@@ -395,9 +400,21 @@ mod tests {
 
         let all = bytes(4, 0, 0, 0, &[u64::MAX, 9, 0, 0x1000, 0x3000, 0x2000]);
         let Some(Record::Wanted(wanted)) = Record::parse(&all) else { panic!() };
-        assert!(wanted.file.is_vdso() && wanted.file.size() == 9);
+        assert!(wanted.file.is_vdso());
         assert_eq!((wanted.start, wanted.end, wanted.offset), (0x1000, 0x3000, 0x2000));
         assert_eq!(wanted.file.bytes()[..], all[40..64]);
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_size_and_its_inode() {
+        let metadata = std::fs::metadata("/proc/self/exe").unwrap();
+        let device = (libc::major(metadata.dev()) << 20) | libc::minor(metadata.dev());
+        let (inode, size) = (metadata.ino(), metadata.len());
+        let key = |inode, size, device| FileKey { inode, size, device, generation: 0 };
+        assert!(key(inode, size, device).may_be(&metadata));
+        assert!(!key(inode, size + 1, device).may_be(&metadata));
+        assert!(!key(inode + 1, size, device).may_be(&metadata));
+        assert!(key(inode + 1, size, device + 1).may_be(&metadata));
     }
 
     #[test]

@@ -217,6 +217,16 @@ impl Walker {
         self.put_file(file, FileState::HasNone, 0, &[])
     }
 
+    /// Has walks ask once more for the table of a file that could not be looked at.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel refuses it with.
+    pub fn forget(&mut self, file: FileKey) -> io::Result<()> {
+        let files = self.program.map(Map::Files)?;
+        Attr::new().fd(0, files).bytes(8, &file.bytes()).act(Command::MAP_DELETE)
+    }
+
     fn put_file(
         &self,
         file: FileKey,

@@ -53,4 +53,7 @@ fn tables_are_taken_and_what_is_none_is_refused() {
         walker.install(file(), Table { image: &image, segments: &segments }).unwrap();
     }
     walker.refuse(file()).unwrap();
+    walker.forget(file()).unwrap();
+    let again = walker.forget(file()).map_err(|error| error.kind());
+    assert_eq!(again, Err(std::io::ErrorKind::NotFound));
 }

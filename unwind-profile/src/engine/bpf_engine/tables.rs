@@ -1,5 +1,6 @@
 //! The tables that the program walks by: made by threads, of the files that it asks for.
 
+use std::collections::HashMap;
 use std::fs;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,6 +8,7 @@ use std::thread::{self, available_parallelism};
 
 use object::elf;
 use unwind_bpf::{FileKey, Segment, Table, Walker, Wanted};
+use unwind_target::elf::ElfFile;
 use unwind_target::files::mapped_file::{ProcessFiles, copy_vdso};
 use unwind_target::rows::compact_table::compact_table;
 use unwind_target::target::maps::{Backing, parse};
@@ -17,6 +19,9 @@ use crate::engine::priority::go_first;
 /// Bytes of all tables at most, which are memory of the kernel.
 const MOST: usize = 512 << 20;
 
+/// How often a file is asked for that cannot be looked at.
+const TRIES: u32 = 32;
+
 /// Threads that make tables at most: a program needs a few large ones at its start.
 const MAKERS: usize = 4;
 
@@ -25,8 +30,20 @@ const MAKERS: usize = 4;
 pub(super) struct Tables {
     /// Bytes of all that the program has.
     bytes: usize,
+    /// How often a file could not be looked at.
+    tries: HashMap<FileKey, u32>,
     wanted: Sender<Wanted>,
-    made: Receiver<(FileKey, Option<Made>)>,
+    made: Receiver<(FileKey, Looked)>,
+}
+
+/// What comes of looking at a file.
+#[derive(Debug)]
+enum Looked {
+    Made(Made),
+    /// It has no table.
+    Without,
+    /// Who had it mapped has ended, or has something else there.
+    Gone,
 }
 
 /// The table of a file.
@@ -51,13 +68,13 @@ impl Tables {
                     // One thread waits for a file, the others for their turn to.
                     let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(wanted) = next else { break };
-                    if done.send((wanted.file, make(&wanted))).is_err() {
+                    if done.send((wanted.file, look(&wanted))).is_err() {
                         break;
                     }
                 }
             });
         }
-        Self { bytes: 0, wanted, made }
+        Self { bytes: 0, tries: HashMap::new(), wanted, made }
     }
 
     /// Has the table of a file made.
@@ -68,34 +85,53 @@ impl Tables {
 
     /// Hands the tables that are made to the program.
     pub(super) fn install(&mut self, walker: &mut Walker) {
-        while let Ok((file, made)) = self.made.try_recv() {
-            let made = made.filter(|made| made.image.len() <= MOST.saturating_sub(self.bytes));
+        while let Ok((file, looked)) = self.made.try_recv() {
             // A file without a table has its stacks copied.
-            let _ = match made {
-                Some(made) => {
+            let _ = match looked {
+                Looked::Made(made) if made.image.len() <= MOST.saturating_sub(self.bytes) => {
                     self.bytes = self.bytes.saturating_add(made.image.len());
                     let table = Table { image: &made.image, segments: &made.segments };
                     walker.install(file, table).is_ok()
                 }
-                None => walker.refuse(file).is_ok(),
+                Looked::Gone if self.may_try_again(file) => walker.forget(file).is_ok(),
+                _ => walker.refuse(file).is_ok(),
             };
         }
     }
+
+    fn may_try_again(&mut self, file: FileKey) -> bool {
+        let tries = self.tries.entry(file).or_default();
+        *tries = tries.saturating_add(1);
+        *tries < TRIES
+    }
+}
+
+/// Looks at a file that a process has mapped.
+fn look(wanted: &Wanted) -> Looked {
+    match open(wanted) {
+        Some(file) => table_of(&file).map_or(Looked::Without, Looked::Made),
+        None => Looked::Gone,
+    }
+}
+
+/// Opens it, if it is still there.
+fn open(wanted: &Wanted) -> Option<ElfFile> {
+    let process = i32::try_from(wanted.origin.process).ok()?;
+    let range = wanted.start..wanted.end;
+    if wanted.file.is_vdso() {
+        return copy_vdso(&range, &mut ProcessMemory::open(process).ok()?).ok();
+    }
+    let maps = fs::read(format!("/proc/{process}/maps")).ok()?;
+    let mapping = parse(&maps).into_iter().find(|mapping| mapping.range == range)?;
+    let Backing::File(mapped) = &mapping.backing else { return None };
+    let file = ProcessFiles::of(process).open(&range, mapped).ok()?;
+    let metadata = file.opened()?.ok()?.metadata().ok()?;
+    wanted.file.may_be(&metadata).then_some(file)
 }
 
 /// Makes the table of a file, if it has one.
-fn make(wanted: &Wanted) -> Option<Made> {
-    let process = i32::try_from(wanted.origin.process).ok()?;
-    let range = wanted.start..wanted.end;
-    let file = if wanted.file.is_vdso() {
-        copy_vdso(&range, &mut ProcessMemory::open(process).ok()?).ok()?
-    } else {
-        let maps = fs::read(format!("/proc/{process}/maps")).ok()?;
-        let mapping = parse(&maps).into_iter().find(|mapping| mapping.range == range)?;
-        let Backing::File(file) = &mapping.backing else { return None };
-        ProcessFiles::of(process).open(&range, file).ok()?
-    };
-    let image = compact_table(&file).ok()??;
+fn table_of(file: &ElfFile) -> Option<Made> {
+    let image = compact_table(file).ok()??;
     let code = file.segments.iter().filter(|it| it.kind == elf::PT_LOAD && it.executable);
     let segments = code.map(|segment| Segment {
         from: segment.offset,
