@@ -333,6 +333,11 @@ impl<'a> Record<'a> {
     }
 }
 
+/// A device as the kernel numbers it.
+fn device_of(metadata: &Metadata) -> u32 {
+    (libc::major(metadata.dev()) << 20) | libc::minor(metadata.dev())
+}
+
 impl FileKey {
     const VDSO: u64 = u64::MAX;
 
@@ -347,8 +352,14 @@ impl FileKey {
     /// of it.
     #[must_use]
     pub fn may_be(&self, metadata: &Metadata) -> bool {
-        let device = (libc::major(metadata.dev()) << 20) | libc::minor(metadata.dev());
-        metadata.len() == self.size && (device != self.device || metadata.ino() == self.inode)
+        self.is(metadata) || metadata.len() == self.size && device_of(metadata) != self.device
+    }
+
+    /// Whether a file with this metadata is the one, as far as its device, its inode and its size say.
+    #[must_use]
+    pub fn is(&self, metadata: &Metadata) -> bool {
+        let (len, device) = (metadata.len(), device_of(metadata));
+        len == self.size && device == self.device && metadata.ino() == self.inode
     }
 
     /// As the program has it.
@@ -408,13 +419,14 @@ mod tests {
     #[test]
     fn a_file_is_known_by_its_size_and_its_inode() {
         let metadata = std::fs::metadata("/proc/self/exe").unwrap();
-        let device = (libc::major(metadata.dev()) << 20) | libc::minor(metadata.dev());
-        let (inode, size) = (metadata.ino(), metadata.len());
+        let (inode, size, device) = (metadata.ino(), metadata.len(), device_of(&metadata));
         let key = |inode, size, device| FileKey { inode, size, device, generation: 0 };
         assert!(key(inode, size, device).may_be(&metadata));
         assert!(!key(inode, size + 1, device).may_be(&metadata));
         assert!(!key(inode + 1, size, device).may_be(&metadata));
         assert!(key(inode + 1, size, device + 1).may_be(&metadata));
+        assert!(key(inode, size, device).is(&metadata));
+        assert!(!key(inode, size, device + 1).is(&metadata));
     }
 
     #[test]

@@ -102,13 +102,17 @@ impl Engine for BpfEngine {
 
     fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found {
         self.tables.install(&mut self.walker);
-        // What events wrote until the program took their samples is no part of the recording.
-        let mut found = self.perf.drain(&mut |record| {
-            if record.header().kind != RecordType::SAMPLE {
+        let Self { perf, walker, tables, records, .. } = self;
+        let mut found = perf.drain(&mut |record| {
+            let kind = record.header().kind;
+            if kind == RecordType::MMAP2 {
+                records.with_mapping(record, |mapping| tables.learn(mapping));
+            }
+            // What events wrote until the program took their samples is no part of the recording.
+            if kind != RecordType::SAMPLE {
                 take(record);
             }
         });
-        let Self { walker, tables, records, .. } = self;
         let percent = walker.drain(|record| match record {
             unwind_bpf::Record::Wanted(wanted) => tables.want(wanted),
             record => {

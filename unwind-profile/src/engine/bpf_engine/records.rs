@@ -2,12 +2,12 @@
 
 use unwind_bpf::{End, Origin, Record, Sample, Stack, StackCopy};
 use unwind_perf::record::{
-    CallchainDeferred, Context, Encode, Endian, EventFormat, Misc, RecordHeader, RecordType,
-    Sample as PerfSample, SampleId, SampleType, Task,
+    CallchainDeferred, Context, Encode, Endian, EventFormat, Mapping, Misc, Record as PerfRecord,
+    RecordHeader, RecordType, Sample as PerfSample, SampleId, SampleType, Task,
 };
 
-use crate::engine::SampledEvent;
 use crate::engine::attrs::REGISTERS;
+use crate::engine::{SampledEvent, StoredRecord};
 use crate::recording::told_stack::ToldStack;
 
 /// Encodes records, one at a time.
@@ -48,6 +48,20 @@ impl Records {
             _ => None,
         }?;
         Some(&self.bytes)
+    }
+
+    /// Reads a record of a mapping, if it is one.
+    pub(super) fn with_mapping(
+        &mut self,
+        record: &dyn StoredRecord,
+        learn: impl FnOnce(&Mapping<'_>),
+    ) {
+        self.bytes.resize(record.header().size.into(), 0);
+        record.copy(0, &mut self.bytes);
+        let record = PerfRecord::parse(&self.bytes, Endian::NATIVE);
+        if let Ok(mapping) = record.and_then(|record| Mapping::decode(&record, self.format)) {
+            learn(&mapping);
+        }
     }
 
     fn put(&mut self, record: &impl Encode) -> Option<()> {

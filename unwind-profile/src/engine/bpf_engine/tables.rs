@@ -1,15 +1,20 @@
 //! The tables that the program walks by: made by threads, of the files that it asks for.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, available_parallelism};
 
 use object::elf;
 use unwind_bpf::{FileKey, Segment, Table, Walker, Wanted};
+use unwind_perf::record::Mapping;
 use unwind_target::elf::ElfFile;
 use unwind_target::files::mapped_file::{ProcessFiles, copy_vdso};
+use unwind_target::files::regular_file;
 use unwind_target::rows::compact_table::compact_table;
 use unwind_target::target::maps::{Backing, parse};
 use unwind_target::target::memory::ProcessMemory;
@@ -18,6 +23,9 @@ use crate::engine::priority::go_first;
 
 /// Bytes of all tables at most, which are memory of the kernel.
 const MOST: usize = 512 << 20;
+
+/// Names at most, of which those that are asked for are the newest.
+const NAMES: usize = 1 << 14;
 
 /// How often a file is asked for that cannot be looked at.
 const TRIES: u32 = 32;
@@ -32,7 +40,9 @@ pub(super) struct Tables {
     bytes: usize,
     /// How often a file could not be looked at.
     tries: HashMap<FileKey, u32>,
-    wanted: Sender<Wanted>,
+    /// The names of files by the process and the address at which they were mapped.
+    names: HashMap<(u32, u64), PathBuf>,
+    wanted: Sender<(Wanted, Option<PathBuf>)>,
     made: Receiver<(FileKey, Looked)>,
 }
 
@@ -56,7 +66,7 @@ struct Made {
 impl Tables {
     /// Starts the threads, which end with this value.
     pub(super) fn start() -> Self {
-        let (wanted, asked) = channel::<Wanted>();
+        let (wanted, asked) = channel::<(Wanted, Option<PathBuf>)>();
         let (done, made) = channel();
         let asked = Arc::new(Mutex::new(asked));
         for _ in 0..available_parallelism().map_or(1, usize::from).min(MAKERS) {
@@ -67,20 +77,32 @@ impl Tables {
                 loop {
                     // One thread waits for a file, the others for their turn to.
                     let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(wanted) = next else { break };
-                    if done.send((wanted.file, look(&wanted))).is_err() {
+                    let Ok((wanted, name)) = next else { break };
+                    if done.send((wanted.file, look(&wanted, name.as_deref()))).is_err() {
                         break;
                     }
                 }
             });
         }
-        Self { bytes: 0, tries: HashMap::new(), wanted, made }
+        Self { bytes: 0, tries: HashMap::new(), names: HashMap::new(), wanted, made }
     }
 
     /// Has the table of a file made.
     pub(super) fn want(&mut self, wanted: Wanted) {
+        let name = self.names.get(&(wanted.origin.process, wanted.start)).cloned();
         // Without threads there are no tables: all stacks are copied.
-        let _ = self.wanted.send(wanted);
+        let _ = self.wanted.send((wanted, name));
+    }
+
+    /// Takes note that a process has mapped a file: it may have ended when its table is asked for.
+    pub(super) fn learn(&mut self, mapping: &Mapping<'_>) {
+        if self.names.len() >= NAMES {
+            self.names.clear();
+        }
+        if mapping.executable && mapping.name.starts_with(b"/") {
+            let name = PathBuf::from(OsStr::from_bytes(mapping.name));
+            self.names.insert((mapping.task.pid, mapping.addr), name);
+        }
     }
 
     /// Hands the tables that are made to the program.
@@ -107,8 +129,8 @@ impl Tables {
 }
 
 /// Looks at a file that a process has mapped.
-fn look(wanted: &Wanted) -> Looked {
-    match open(wanted) {
+fn look(wanted: &Wanted, name: Option<&Path>) -> Looked {
+    match open(wanted).or_else(|| open_by(name?, wanted)) {
         Some(file) => table_of(&file).map_or(Looked::Without, Looked::Made),
         None => Looked::Gone,
     }
@@ -127,6 +149,13 @@ fn open(wanted: &Wanted) -> Option<ElfFile> {
     let file = ProcessFiles::of(process).open(&range, mapped).ok()?;
     let metadata = file.opened()?.ok()?.metadata().ok()?;
     wanted.file.may_be(&metadata).then_some(file)
+}
+
+/// Opens it by the name that it had, if it is the same.
+fn open_by(name: &Path, wanted: &Wanted) -> Option<ElfFile> {
+    let file = regular_file::open(name).ok()?;
+    let is_it = wanted.file.is(&file.metadata().ok()?);
+    is_it.then(|| ElfFile::from_file(file).ok()).flatten()
 }
 
 /// Makes the table of a file, if it has one.
