@@ -139,9 +139,10 @@ fn d14_the_time_of_a_program_that_is_killed_is_what_the_kernel_says_that_it_was(
     let (Some(ledger), Some(before), Some(after), Some(all)) = times else { return };
     check_all_are_there(&ledger, 999);
     let Some(ms) = cpu_ms(&ledger) else { return };
-    // All that it had after the first samples, and no more than it ever had.
-    let least = (after - before) * 95 / 100;
-    assert!((least..=all + 1).contains(&ms), "{before} {after} {all} {ledger}");
+    // All that it had after the first samples, and no more than it ever had: the clocks of the event and
+    // of the thread differ by a percent on a busy machine.
+    let (least, most) = ((after - before) * 95 / 100, all + all / 50 + 1);
+    assert!((least..=most).contains(&ms), "{before} {after} {all} {ledger}");
     let written = number(&ledger, "written");
     assert!(written > 50 && number(&ledger, "complete") * 10 > written * 9, "{ledger}");
 }
