@@ -213,8 +213,8 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         attr: Option<Attr>,
         outcome: &Outcome,
     ) -> io::Result<Option<Held>> {
-        let space = self.spaces.of(held.task, held.time);
-        let told = attr.zip(self.walks.setup().told(&held, outcome, &space));
+        let space = || self.spaces.of(held.task, held.time);
+        let told = attr.zip(self.walks.setup().told(&held, outcome, space));
         let Some((attr, work)) = told else { return Ok(Some(held)) };
         if let Work::Walked(walked) = &work {
             let pcs: Vec<u64> = walked.frames.iter().map(|frame| frame.pc).collect();

@@ -230,8 +230,8 @@ fn chain_of(held: &Held, outcome: &Outcome) -> Option<Vec<u64>> {
 
 impl<P: Printer> Sink for ShownSink<'_, '_, P> {
     fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
-        let space = self.spaces.of(held.task, held.time);
-        let told = self.walks.setup().told(&held, outcome, &space);
+        let space = || self.spaces.of(held.task, held.time);
+        let told = self.walks.setup().told(&held, outcome, space);
         if told.is_some() {
             let chain = held.callchain().map(|chain| chain.without_cookie().collect());
             return self.take(events, held, ChainEnd::Inline, (chain, told));

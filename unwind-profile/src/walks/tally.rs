@@ -71,11 +71,7 @@ impl Tally {
                 }
             }
         };
-        self.count_as(held, reason);
-    }
-
-    fn count_as(&mut self, held: &Held, incomplete: Option<&'static str>) {
-        match incomplete {
+        match reason {
             None => self.complete = self.complete.saturating_add(1),
             Some(reason) => {
                 let count = self.incomplete.entry(reason).or_default();

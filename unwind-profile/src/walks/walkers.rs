@@ -112,7 +112,12 @@ impl WalkSetup {
     }
 
     /// What is to be done for a sample whose stack an engine tells of, if one does.
-    pub(crate) fn told(&self, held: &Held, outcome: &Outcome, space: &Space) -> Option<Work> {
+    pub(crate) fn told(
+        &self,
+        held: &Held,
+        outcome: &Outcome,
+        space: impl FnOnce() -> Space,
+    ) -> Option<Work> {
         let (Some(attr), Outcome::Merged(merged)) = (self.copies, outcome) else { return None };
         match ToldStack::of(&merged.stack)? {
             ToldStack::Walked(pcs, incomplete) => {
@@ -122,7 +127,7 @@ impl WalkSetup {
                 let bytes = ToldStack::bytes(words).into();
                 let copy =
                     Held::new(bytes, Endian::NATIVE, held.event, attr.format, held.layout).ok()?;
-                let job = Job { held: Arc::new(copy), attr, space: space.clone() };
+                let job = Job { held: Arc::new(copy), attr, space: space() };
                 Some(Work::Walk(job))
             }
         }
