@@ -28,6 +28,7 @@ use unwind_perf::ring::RingRecord;
 
 use crate::engine::bpf_error::BpfError;
 use crate::engine::requested::TracepointError;
+use crate::engine::sampling::Sampling;
 
 /// An event whose samples an engine takes.
 #[derive(Clone, Debug)]
@@ -49,6 +50,9 @@ pub(crate) const OFF_CPU: &str = "offcpu-time";
 pub trait Engine: Send + Debug {
     /// The events whose samples it takes. All records have the layout of the first.
     fn events(&self) -> Vec<SampledEvent>;
+
+    /// What samples lack of what was asked for.
+    fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall>;
 
     /// Waits until there is much to read, or for `time`.
     fn wait(&self, time: Duration);

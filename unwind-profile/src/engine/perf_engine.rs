@@ -220,17 +220,6 @@ impl PerfEngine {
         self.opened.iter().filter_map(|opened| Some((opened.event.as_fd(), opened.sampled?)))
     }
 
-    /// What samples lack of what was asked for.
-    pub(crate) fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {
-        let is_small =
-            ![RingSize::AtMost(self.ring), RingSize::Exactly(self.ring)].contains(&sampling.ring);
-        let small = is_small.then_some(Shortfall::SmallRings { kib: self.ring / 1024 });
-        let has_fewer_sizes = self.sizes < sampling.user_stacks.sizes().bytes.len();
-        let one_size = has_fewer_sizes.then_some(Shortfall::OneSize);
-        let no_kernel = self.without_kernel.take().map(|error| Shortfall::NoKernel { error });
-        [small, one_size, no_kernel].into_iter().flatten().collect()
-    }
-
     /// The events that take samples with copies of the size at this place alone.
     fn of_size(&self, size: usize) -> impl Iterator<Item = &PerfEvent> {
         let opened = self.opened.iter().filter(move |opened| opened.size == Some(size));
@@ -401,6 +390,16 @@ fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), Engin
 impl Engine for PerfEngine {
     fn events(&self) -> Vec<SampledEvent> {
         self.events.clone()
+    }
+
+    fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {
+        let is_small =
+            ![RingSize::AtMost(self.ring), RingSize::Exactly(self.ring)].contains(&sampling.ring);
+        let small = is_small.then_some(Shortfall::SmallRings { kib: self.ring / 1024 });
+        let has_fewer_sizes = self.sizes < sampling.user_stacks.sizes().bytes.len();
+        let one_size = has_fewer_sizes.then_some(Shortfall::OneSize);
+        let no_kernel = self.without_kernel.take().map(|error| Shortfall::NoKernel { error });
+        [small, one_size, no_kernel].into_iter().flatten().collect()
     }
 
     fn wait(&self, time: Duration) {

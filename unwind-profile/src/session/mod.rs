@@ -64,18 +64,13 @@ impl Opened {
     ///
     /// [`SessionError::Engine`] if the kernel refuses them.
     pub fn new(sampling: &Sampling, rate: u32) -> Result<Self, SessionError> {
-        let (engine, shortfalls): (Box<dyn Engine>, _) = match sampling.user_stacks {
-            UserStacks::Walked { .. } => {
-                let mut engine = BpfEngine::open(sampling)?;
-                let shortfalls = engine.shortfalls(sampling);
-                (Box::new(engine), shortfalls)
+        let mut engine: Box<dyn Engine> = match sampling.user_stacks {
+            UserStacks::Walked { faults, stops } => {
+                Box::new(BpfEngine::open(sampling, (faults, stops))?)
             }
-            UserStacks::Copied(_) | UserStacks::Deferred => {
-                let mut engine = PerfEngine::open(sampling)?;
-                let shortfalls = engine.shortfalls(sampling);
-                (Box::new(engine), shortfalls)
-            }
+            UserStacks::Copied(_) | UserStacks::Deferred => Box::new(PerfEngine::open(sampling)?),
         };
+        let shortfalls = engine.shortfalls(sampling);
         let attr = layout(&engine.events())?;
         let copy_size = CopySize::new(sampling.user_stacks.sizes(), rate);
         Ok(Self { engine, attr, copy_size, shortfalls })

@@ -20,7 +20,7 @@ use crate::engine::bpf_engine::records::Records;
 use crate::engine::bpf_engine::tables::Tables;
 use crate::engine::bpf_error::BpfError;
 use crate::engine::perf_engine::PerfEngine;
-use crate::engine::sampling::{RingSize, Sampling, UserStacks};
+use crate::engine::sampling::{RingSize, Sampling};
 use crate::engine::{
     CpuTime, Engine, EngineError, Found, KernelWalks, SampledEvent, Shortfall, StoredRecord,
 };
@@ -43,13 +43,12 @@ impl BpfEngine {
     /// # Errors
     ///
     /// [`EngineError`].
-    pub(crate) fn open(sampling: &Sampling) -> Result<Self, EngineError> {
+    pub(crate) fn open(
+        sampling: &Sampling,
+        (faults, stops): (bool, bool),
+    ) -> Result<Self, EngineError> {
         let ring_bytes = match sampling.ring {
             RingSize::Exactly(bytes) | RingSize::AtMost(bytes) => bytes,
-        };
-        let (faults, stops) = match sampling.user_stacks {
-            UserStacks::Walked { faults, stops } => (faults, stops),
-            UserStacks::Copied(_) | UserStacks::Deferred => (true, false),
         };
         let limits = Limits {
             ring_bytes: u32::try_from(ring_bytes).unwrap_or(u32::MAX),
@@ -69,11 +68,6 @@ impl BpfEngine {
         let events: Vec<SampledEvent> = perf.events().into_iter().map(told).collect();
         let records = Records::new(events.clone());
         Ok(Self { attached, perf, walker, tables: Tables::start(), records, events })
-    }
-
-    /// What samples lack of what was asked for.
-    pub(crate) fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {
-        self.perf.shortfalls(sampling)
     }
 }
 
@@ -116,13 +110,18 @@ impl Engine for BpfEngine {
         let percent = walker.drain(|record| match record {
             unwind_bpf::Record::Wanted(wanted) => tables.want(wanted),
             record => {
-                if let Some(bytes) = records.encode(record) {
-                    take(&Encoded(bytes));
+                let bytes = records.encode(record).unwrap_or_default();
+                if let Ok(header) = RecordHeader::parse(bytes, Endian::NATIVE) {
+                    take(&Encoded { header, bytes });
                 }
             }
         });
         found.percent = found.percent.max(percent);
         found
+    }
+
+    fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {
+        self.perf.shortfalls(sampling)
     }
 
     fn copy(&mut self, _: usize) -> bool {
@@ -151,15 +150,18 @@ impl Engine for BpfEngine {
 }
 
 /// A record in memory.
-struct Encoded<'a>(&'a [u8]);
+struct Encoded<'a> {
+    header: RecordHeader,
+    bytes: &'a [u8],
+}
 
 impl StoredRecord for Encoded<'_> {
     fn header(&self) -> RecordHeader {
-        records::header(self.0)
+        self.header
     }
 
     fn copy(&self, from: usize, out: &mut [u8]) {
-        let bytes = self.0.get(from..).unwrap_or_default();
+        let bytes = self.bytes.get(from..).unwrap_or_default();
         out.iter_mut().zip(bytes).for_each(|(out, &byte)| *out = byte);
     }
 }

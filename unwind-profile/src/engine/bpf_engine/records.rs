@@ -3,7 +3,7 @@
 use unwind_bpf::{End, Origin, Record, Sample, Stack, StackCopy};
 use unwind_perf::record::{
     CallchainDeferred, Context, Encode, Endian, EventFormat, Mapping, Misc, Record as PerfRecord,
-    RecordHeader, RecordType, Sample as PerfSample, SampleId, SampleType, Task,
+    RecordType, Sample as PerfSample, SampleId, SampleType, Task,
 };
 
 use crate::engine::attrs::REGISTERS;
@@ -16,14 +16,6 @@ pub(super) struct Records {
     events: Vec<SampledEvent>,
     format: EventFormat,
     bytes: Vec<u8>,
-}
-
-/// The header that bytes of a record begin with.
-pub(super) fn header(bytes: &[u8]) -> RecordHeader {
-    let field = |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk::<2>).copied();
-    let kind = bytes.first_chunk::<4>().map_or(0, |&kind| Endian::NATIVE.u32(kind));
-    let [misc, size] = [4, 6].map(|at| field(at).map_or(0, |field| Endian::NATIVE.u16(field)));
-    RecordHeader { kind: RecordType(kind), misc: Misc(misc), size }
 }
 
 impl Records {

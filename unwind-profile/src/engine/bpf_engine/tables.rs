@@ -24,7 +24,7 @@ use crate::engine::priority::go_first;
 /// Bytes of all tables at most, which are memory of the kernel.
 const MOST: usize = 512 << 20;
 
-/// Names at most, of which those that are asked for are the newest.
+/// Names and files in tries at most, of which those that are asked for are the newest.
 const NAMES: usize = 1 << 14;
 
 /// How often a file is asked for that cannot be looked at.
@@ -122,6 +122,9 @@ impl Tables {
     }
 
     fn may_try_again(&mut self, file: FileKey) -> bool {
+        if self.tries.len() >= NAMES {
+            self.tries.clear();
+        }
         let tries = self.tries.entry(file).or_default();
         *tries = tries.saturating_add(1);
         *tries < TRIES
