@@ -21,9 +21,14 @@ const volatile u32 stops = 0; // a process when its stack is walked
 
 #define NOW_FRAMES 128
 
-// The request of a task. Its states are those of unwind_core::deferred.
-enum { NONE, PENDING };
-struct task {
+// What a task carries for deferred walks. The states are those of unwind_core::deferred, of which the
+// kernel has a part: its task work is busy from a request until the callback has returned and is released.
+// - Delivering and Delivered are that. A request finds the work busy and has been executed already.
+// - user_return is the release: what is requested after it, before user code, has a cookie of its own.
+// - close is the kernel's flag of tasks that exit. It tells nobody of an exec: deliver finds out.
+// There is one client.
+enum { IDLE, PENDING };
+struct task_state {
 	struct bpf_task_work work;
 	u64 cookie;
 	u64 mm;
@@ -32,21 +37,21 @@ struct task {
 	u32 unused;
 	u64 registers[REGISTERS];
 };
-struct plain_task {
-	u8 bytes[sizeof(struct task)]; // what holds a task work is no argument of a helper
+struct plain_state {
+	u8 bytes[sizeof(struct task_state)]; // what holds a task work is no argument of a helper
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u32);
-	__type(value, struct task);
+	__type(value, struct task_state);
 } tasks SEC(".maps");
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct plain_task);
+	__type(value, struct plain_state);
 } empty_task SEC(".maps");
 
 // Room for the frames of a walk in a task, which may sleep.
@@ -108,41 +113,47 @@ static __always_inline int is_execve(const u64 *registers)
 
 // Whether a task has executed another program since its request. Until the new one's registers are
 // there, the task has those of the old one beside the memory of the new one.
-static __always_inline int has_executed(struct task_struct *task, struct task *request)
+static __always_inline int has_executed(struct task_struct *task, struct task_state *state)
 {
 	u64 ip = 0;
 	void *registers = (void *)bpf_task_pt_regs(task);
 
-	if ((u64)task->mm != request->mm)
+	if ((u64)task->mm != state->mm)
 		return 1;
-	if (!is_execve(request->registers))
+	if (!is_execve(state->registers))
 		return 0;
-	return bpf_probe_read_kernel(&ip, sizeof(ip), registers + IP * 8) || ip != request->registers[IP];
+	return bpf_probe_read_kernel(&ip, sizeof(ip), registers + IP * 8) || ip != state->registers[IP];
+}
+
+// There is no stack any more, for this reason.
+static __always_inline void abandon(u64 cookie, u32 end)
+{
+	count(end == END_EXEC ? COUNT_EXEC : COUNT_EXIT);
+	put_no_stack(cookie, end);
 }
 
 // Walks the stack of the task that is about to return to user code.
 static int deliver(struct bpf_map *map, void *key, void *value)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct task *request = value;
+	struct task_state *state = value;
 	struct bpf_iter_num it;
 	struct room *room;
 	struct walk w;
 	u32 i = 0, frames = 0, end = 0;
 
 	count(COUNT_WALKED);
-	if (has_executed(task, request)) {
-		count(task->mm ? COUNT_EXEC : COUNT_EXIT);
-		put_no_stack(request->cookie, task->mm ? END_EXEC : END_EXIT);
+	if (has_executed(task, state)) {
+		abandon(state->cookie, task->mm ? END_EXEC : END_EXIT);
 		goto out;
 	}
 	room = take_room();
 	if (!room) {
-		copy(request->registers, request->cookie, END_ROOM);
+		copy(state->registers, state->cookie, END_ROOM);
 		goto out;
 	}
-	put_head(&room->stack.head, RECORD_STACK, request->cookie);
-	begin(&w, request->registers, task->tgid);
+	put_head(&room->stack.head, RECORD_STACK, state->cookie);
+	begin(&w, state->registers, task->tgid);
 	begin_loop(it, max_frames);
 	while (next_round(it, i)) {
 		if (i >= MAX_FRAMES)
@@ -157,35 +168,35 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 	if (!end)
 		end = END_DEPTH;
 	if (is_for_outside(end))
-		copy(request->registers, request->cookie, end);
+		copy(state->registers, state->cookie, end);
 	else
 		put_stack(&room->stack.head, frames, MAX_FRAMES, end);
 	__sync_lock_test_and_set(&room->is_taken, 0);
 	if (stops)
 		bpf_send_signal(SIGSTOP);
 out:
-	__sync_lock_test_and_set(&request->state, NONE);
+	__sync_lock_test_and_set(&state->state, IDLE);
 	return 0;
 }
 
-// Has the task's stack walked before it returns to user code.
-static __always_inline int schedule(struct task_struct *task, struct task *request)
+// Has the task deliver before it returns to user code.
+static __always_inline int schedule(struct task_struct *task, struct task_state *state)
 {
 	if (exists(bpf_task_work_schedule_resume_impl))
-		return bpf_task_work_schedule_resume_impl(task, &request->work, &tasks, deliver, 0);
+		return bpf_task_work_schedule_resume_impl(task, &state->work, &tasks, deliver, 0);
 	if (exists(bpf_task_work_schedule_resume))
-		return bpf_task_work_schedule_resume(task, &request->work, &tasks, deliver);
+		return bpf_task_work_schedule_resume(task, &state->work, &tasks, deliver);
 	return -EOPNOTSUPP;
 }
 
-static __always_inline struct task *request_of(u32 tid)
+static __always_inline struct task_state *state_of(u32 tid)
 {
-	struct task *request = bpf_map_lookup_elem(&tasks, &tid);
-	struct plain_task *empty;
+	struct task_state *state = bpf_map_lookup_elem(&tasks, &tid);
+	struct plain_state *empty;
 	u32 zero = 0;
 
-	if (request)
-		return request;
+	if (state)
+		return state;
 	empty = bpf_map_lookup_elem(&empty_task, &zero);
 	if (empty)
 		bpf_map_update_elem(&tasks, &tid, empty, BPF_NOEXIST);
@@ -217,15 +228,59 @@ static __always_inline int walk_now(struct cpu *cpu, u64 cookie, u32 tgid, const
 	return 1;
 }
 
+// Asks for the task's stack, which is walked at once if it can be. Returns the cookie of the sample; where
+// the request is refused no stack with it comes.
+static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, int is_user)
+{
+	u64 cookie = (u64)(bpf_get_smp_processor_id() + 1) << 48 | ++cpu->serial, before;
+	struct task_state *state = state_of(task->pid);
+	int error;
+
+	if (!state || bpf_probe_read_kernel(cpu->registers, sizeof(cpu->registers),
+					    (void *)bpf_task_pt_regs(task))) {
+		count(COUNT_REFUSED);
+		return cookie;
+	}
+	if (state->started != task->start_time) {
+		state->started = task->start_time;
+		state->state = IDLE;
+	}
+	if (__sync_val_compare_and_swap(&state->state, IDLE, PENDING) != IDLE) {
+		count(COUNT_SHARED);
+		return state->cookie;
+	}
+	if (is_user && !stops && walk_now(cpu, cookie, task->tgid, 0)) {
+		state->state = IDLE;
+		return cookie;
+	}
+	__builtin_memcpy(state->registers, cpu->registers, sizeof(cpu->registers));
+	state->mm = (u64)task->mm;
+	before = state->cookie;
+	state->cookie = cookie;
+	error = schedule(task, state);
+	if (!error) {
+		count(COUNT_DEFERRED);
+		return cookie;
+	}
+	state->state = IDLE;
+	if (error == -EBUSY) {
+		count(COUNT_SHARED);
+		state->cookie = before;
+		return before;
+	}
+	if (error != -EOPNOTSUPP || !walk_now(cpu, cookie, task->tgid, 1))
+		count(COUNT_REFUSED);
+	return cookie;
+}
+
 SEC("perf_event")
 int sample(struct bpf_perf_event_data *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	u32 zero = 0, tid = task->pid, kernel = 0;
-	u64 cookie = 0, before, time = bpf_ktime_get_ns();
+	u32 zero = 0, kernel = 0;
+	u64 time = bpf_ktime_get_ns();
 	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &zero);
-	struct task *request;
-	int is_user, error;
+	int is_user;
 
 	if (!cpu)
 		return 0;
@@ -243,50 +298,10 @@ int sample(struct bpf_perf_event_data *context)
 
 		kernel = len > 0 ? len / 8 : 0;
 	}
-	if (task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER | PF_EXITING) || !task->mm) {
+	if (task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER | PF_EXITING) || !task->mm)
 		count(COUNT_NO_USER);
-		goto put;
-	}
-	// Where no stack can be had, none with this cookie comes.
-	cookie = (u64)(bpf_get_smp_processor_id() + 1) << 48 | ++cpu->serial;
-	request = request_of(tid);
-	if (!request || bpf_probe_read_kernel(cpu->registers, sizeof(cpu->registers),
-					      (void *)bpf_task_pt_regs(task))) {
-		count(COUNT_REFUSED);
-		goto put;
-	}
-	if (request->started != task->start_time) {
-		request->started = task->start_time;
-		request->state = NONE;
-	}
-	if (__sync_val_compare_and_swap(&request->state, NONE, PENDING) != NONE) {
-		count(COUNT_SHARED);
-		cookie = request->cookie;
-		goto put;
-	}
-	if (is_user && !stops && walk_now(cpu, cookie, task->tgid, 0)) {
-		request->state = NONE;
-		goto put;
-	}
-	__builtin_memcpy(request->registers, cpu->registers, sizeof(cpu->registers));
-	request->mm = (u64)task->mm;
-	before = request->cookie;
-	request->cookie = cookie;
-	error = schedule(task, request);
-	if (!error) {
-		count(COUNT_DEFERRED);
-		goto put;
-	}
-	request->state = NONE;
-	if (error == -EBUSY) {
-		// The walk of this entry is done, but its work not yet released.
-		request->cookie = cookie = before;
-		count(COUNT_SHARED);
-	} else if (error != -EOPNOTSUPP || !walk_now(cpu, cookie, task->tgid, 1)) {
-		count(COUNT_REFUSED);
-	}
-put:
-	cpu->sample.head.cookie = cookie;
+	else
+		cpu->sample.head.cookie = request(cpu, task, is_user);
 	if (kernel > KERNEL_FRAMES)
 		kernel = KERNEL_FRAMES;
 	cpu->sample.head.count = kernel;
@@ -297,21 +312,19 @@ put:
 	return 0;
 }
 
-// A task that ends while its request is pending: its stack will not come.
+// A task ends: what is pending is abandoned.
 SEC("tp_btf/sched_process_exit")
 int on_exit(u64 *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 tid = task->pid, tgid = task->tgid;
-	struct task *request = bpf_map_lookup_elem(&tasks, &tid);
+	struct task_state *state = bpf_map_lookup_elem(&tasks, &tid);
 
-	if (request) {
-		u64 cookie = request->cookie;
+	if (state) {
+		u64 cookie = state->cookie;
 
-		if (__sync_val_compare_and_swap(&request->state, PENDING, NONE) == PENDING) {
-			count(COUNT_EXIT);
-			put_no_stack(cookie, END_EXIT);
-		}
+		if (__sync_val_compare_and_swap(&state->state, PENDING, IDLE) == PENDING)
+			abandon(cookie, END_EXIT);
 		bpf_map_delete_elem(&tasks, &tid);
 	}
 	if (tid == tgid)
