@@ -228,6 +228,19 @@ static __always_inline int walk_now(struct cpu *cpu, u64 cookie, u32 tgid, const
 	return 1;
 }
 
+// Whether a state is still that of a task which had this one's number: of a thread that executes another
+// program, and has its leader's number by now. Else it is this task's.
+static __always_inline int is_of_another(struct task_state *state, struct task_struct *task)
+{
+	if (state->started == task->start_time)
+		return 0;
+	if (state->state != IDLE)
+		return 1;
+	state->started = task->start_time;
+	state->cookie = 0;
+	return 0;
+}
+
 // Asks for the task's stack, which is walked at once if it can be. Returns the cookie of the sample; where
 // the request is refused no stack with it comes.
 static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, int is_user)
@@ -236,14 +249,11 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 	struct task_state *state = state_of(task->pid);
 	int error;
 
-	if (!state || bpf_probe_read_kernel(cpu->registers, sizeof(cpu->registers),
-					    (void *)bpf_task_pt_regs(task))) {
+	if (!state || is_of_another(state, task) ||
+	    bpf_probe_read_kernel(cpu->registers, sizeof(cpu->registers),
+				  (void *)bpf_task_pt_regs(task))) {
 		count(COUNT_REFUSED);
 		return cookie;
-	}
-	if (state->started != task->start_time) {
-		state->started = task->start_time;
-		state->state = IDLE;
 	}
 	if (__sync_val_compare_and_swap(&state->state, IDLE, PENDING) != IDLE) {
 		count(COUNT_SHARED);
@@ -263,9 +273,9 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 		return cookie;
 	}
 	state->state = IDLE;
-	if (error == -EBUSY) {
+	state->cookie = before;
+	if (error == -EBUSY && before) {
 		count(COUNT_SHARED);
-		state->cookie = before;
 		return before;
 	}
 	if (error != -EOPNOTSUPP || !walk_now(cpu, cookie, task->tgid, 1))
@@ -320,7 +330,7 @@ int on_exit(u64 *context)
 	u32 tid = task->pid, tgid = task->tgid;
 	struct task_state *state = bpf_map_lookup_elem(&tasks, &tid);
 
-	if (state) {
+	if (state && state->started == task->start_time) {
 		u64 cookie = state->cookie;
 
 		if (__sync_val_compare_and_swap(&state->state, PENDING, IDLE) == PENDING)
