@@ -4,6 +4,7 @@
 // deferral deep FRAMES: as many frames below main.
 // deferral handled SECONDS: computes in a signal handler.
 // deferral executes COUNT: a child each that executes `true`.
+// deferral mixed SECONDS: signals, a thread each, and a child each of which a thread executes this program.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -25,6 +26,7 @@ static volatile uint64_t sink;
 static double seconds;
 static char *stack;
 static int file;
+static char *self;
 
 static double now(void) {
     struct timespec t;
@@ -89,6 +91,41 @@ NOINLINE static void handles(int signal) {
     sink += (uint64_t)signal;
 }
 
+static void handle_each(int microseconds) {
+    signal(SIGALRM, handles);
+    struct itimerval each = {{0, microseconds}, {0, microseconds}};
+    setitimer(ITIMER_REAL, &each, NULL);
+}
+
+static void *works(void *unused) {
+    static char room[1 << 20];
+    computes(now() + 0.003);
+    reads_all(file, room, sizeof(room));
+    return unused;
+}
+
+static void *executes(void *unused) {
+    execl(self, self, "handled", "0.02", (char *)NULL);
+    _exit(1);
+    return unused;
+}
+
+NOINLINE static void mixes(double until) {
+    while (now() < until) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, works, NULL)) exit(1);
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t executing;
+            if (pthread_create(&executing, NULL, executes, NULL)) _exit(1);
+            for (;;) computes(now() + 1);
+        }
+        computes(now() + 0.005);
+        pthread_join(thread, NULL);
+        waitpid(child, NULL, 0);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     seconds = atof(argv[2]);
@@ -113,10 +150,13 @@ int main(int argc, char **argv) {
         seconds = 1;
         deepens(atol(argv[2]));
     } else if (!strcmp(argv[1], "handled")) {
-        signal(SIGALRM, handles);
-        struct itimerval each = {{0, 5000}, {0, 5000}};
-        setitimer(ITIMER_REAL, &each, NULL);
+        handle_each(5000);
         computes(end);
+    } else if (!strcmp(argv[1], "mixed")) {
+        self = argv[0];
+        file = open("/dev/zero", O_RDONLY);
+        handle_each(5000);
+        mixes(end);
     } else if (!strcmp(argv[1], "executes")) {
         for (long count = atol(argv[2]); count > 0; count--) {
             if (fork() == 0) {

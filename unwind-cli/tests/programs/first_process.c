@@ -1,7 +1,7 @@
 // The first process of a guest. Records programs' time by stacks that are walked when the program
 // returns to user code: along frame pointers by the kernel, and by tables by a BPF program. Writes what
-// came of it to serial lines: the ledgers, the recordings by function, with a line between them, and the
-// first recording. What else is said goes to the console.
+// came of it to serial lines: the ledgers, the recordings by function, with a line before each of the
+// program's, and the first recording. What else is said goes to the console.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +37,16 @@ static void run(const char *path, char *const command[]) {
     printf("%s: %s ends with %d\n", path, command[1], status);
 }
 
+static void walk(char *mode, char *argument) {
+    run("/dev/ttyS1", (char *[]){"/unwind", "record", "--engine", "bpf", "--json", "-o", "/tmp/bpf",
+                                 "--", "/deferral", mode, argument, 0});
+    int line = serial_line("/dev/ttyS2");
+    dprintf(line, "bpf\n");
+    tcdrain(line);
+    close(line);
+    run("/dev/ttyS2", (char *[]){"/unwind", "report", "--format", "folded", "/tmp/bpf", 0});
+}
+
 int main(void) {
     mkdir("/proc", 0755);
     mkdir("/dev", 0755);
@@ -46,13 +56,8 @@ int main(void) {
                                  "--", "/program", "1", 0});
     run("/dev/ttyS2", (char *[]){"/unwind", "report", "--format", "folded", "/tmp/data", 0});
     run("/dev/ttyS3", (char *[]){"/bin/cat", "/tmp/data", 0});
-    run("/dev/ttyS1", (char *[]){"/unwind", "record", "--engine", "bpf", "--json", "-o", "/tmp/bpf",
-                                 "--", "/deferral", "read", "2", 0});
-    int line = serial_line("/dev/ttyS2");
-    dprintf(line, "bpf\n");
-    tcdrain(line);
-    close(line);
-    run("/dev/ttyS2", (char *[]){"/unwind", "report", "--format", "folded", "/tmp/bpf", 0});
+    walk("read", "2");
+    walk("mixed", "3");
     fflush(stdout);
     tcdrain(1);
     return reboot(RB_POWER_OFF);
