@@ -29,7 +29,7 @@ mod record;
 mod ring;
 mod walker;
 
-pub use program::LoadStep;
+pub use program::{LoadStep, is_deferring_kernel};
 pub use record::{
     Cookie, End, FileKey, Origin, Pcs, Record, Registers, Sample, Stack, StackCopy, Wanted,
 };

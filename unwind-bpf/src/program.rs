@@ -55,6 +55,7 @@ pub(crate) struct Constants {
     pub(crate) max_frames: u32,
     pub(crate) may_fault: bool,
     pub(crate) stops: bool,
+    pub(crate) waits: Option<u32>,
     /// Bytes of the ring, a power of two of pages.
     pub(crate) ring: u32,
 }
@@ -138,9 +139,7 @@ impl Program {
 fn data() -> Cow<'static, [u8]> {
     const OLD: &[u8] = b"bpf_task_work_schedule_resume_impl";
     const NONE: &[u8] = b"bpf_task_work_schedule_resume_none";
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let major = release.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    if major.is_none_or(|major| major < 7) {
+    if version() < (7, 0) {
         return Cow::Borrowed(DATA);
     }
     let mut data = DATA.to_vec();
@@ -150,6 +149,20 @@ fn data() -> Cow<'static, [u8]> {
         name.iter_mut().zip(NONE).for_each(|(byte, &other)| *byte = other);
     }
     Cow::Owned(data)
+}
+
+/// The first two numbers of the kernel's version; zeros if it does not tell.
+fn version() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Whether the kernel runs the program later, before a thread returns to user code: Linux 6.18 and newer. On
+/// others all stacks are walked at once.
+#[must_use]
+pub fn is_deferring_kernel() -> bool {
+    version() >= (6, 18)
 }
 
 /// The map with the data of the loader's program.
@@ -241,7 +254,8 @@ fn run(loader: BorrowedFd<'_>, constants: Constants, log: &mut [u8]) -> io::Resu
     let len = u32::try_from(context.bytes.len()).map_err(|_| io::ErrorKind::InvalidData)?;
     context.put_of(Map::Ring, ENTRIES, &constants.ring.to_ne_bytes());
     let flags = [constants.may_fault, constants.stops].map(u32::from);
-    let values = [constants.max_frames, flags[0], flags[1]];
+    let waits = constants.waits.unwrap_or(u32::MAX);
+    let values = [constants.max_frames, flags[0], flags[1], waits];
     let values = values.map(u32::to_ne_bytes);
     context.put_of(Map::Constants, FIRST_VALUE, &address(values.as_ptr()).to_ne_bytes());
     context.put_log(log);

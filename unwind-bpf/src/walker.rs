@@ -32,14 +32,17 @@ pub struct Limits {
     /// Whether a process is stopped (`SIGSTOP`) once a stack of it is walked, before it returns to user code: what
     /// another unwinder finds in it then is of the same moment. No stack is walked at once then.
     pub stops: bool,
+    /// The number of the event whose samples are those of threads that begin to wait, if there is one. Their stacks
+    /// are walked at once where that can be: such a thread may not return before the recording ends.
+    pub waits: Option<u32>,
     /// Bytes of the ring of records: a power of two, at least a page.
     pub ring_bytes: u32,
 }
 
 impl Default for Limits {
-    /// 2,048 frames, memory is brought in, no stops, 8 MiB.
+    /// 2,048 frames, memory is brought in, no stops, no waits, 8 MiB.
     fn default() -> Self {
-        Self { frames: 2048, faults: true, stops: false, ring_bytes: 8 << 20 }
+        Self { frames: 2048, faults: true, stops: false, waits: None, ring_bytes: 8 << 20 }
     }
 }
 
@@ -159,6 +162,7 @@ impl Walker {
             max_frames: limits.frames.clamp(1, 2048),
             may_fault: limits.faults,
             stops: limits.stops,
+            waits: limits.waits,
             ring: limits.ring_bytes,
         };
         let refused = |(step, error)| LoadError::Refused { step, error };

@@ -7,7 +7,7 @@ use unwind_bpf::{FileKey, Limits, LoadError, Record, Segment, Table, TableError,
 fn walker() -> Option<Walker> {
     match Walker::load(Limits { ring_bytes: 1 << 16, ..Limits::default() }) {
         Ok(walker) => Some(walker),
-        Err(LoadError::Refused { step, error }) => {
+        Err(LoadError::Refused { step, error }) if !is_able() || is_right_missing(&error) => {
             println!("skipped: the kernel does not {step}: {error}");
             None
         }
@@ -15,11 +15,23 @@ fn walker() -> Option<Walker> {
     }
 }
 
+fn is_right_missing(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied
+}
+
+/// Whether the kernel is one that loads the program for who may.
+fn is_able() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (6, 12) && std::fs::exists("/sys/kernel/btf/vmlinux").unwrap_or(false)
+}
+
 #[test]
 fn the_program_takes_few_of_the_instructions_that_a_verifier_looks_at() {
     let Some(walker) = walker() else { return };
     let verified = walker.verified_instructions().unwrap();
-    assert!((1_000..200_000).contains(&verified), "{verified}");
+    assert!((1_000..20_000).contains(&verified), "{verified}");
 }
 
 #[test]

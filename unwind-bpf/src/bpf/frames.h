@@ -13,18 +13,6 @@ static __always_inline long read(const int may_sleep, void *to, u32 len, u64 fro
 	return bpf_probe_read_user(to, len, (void *)from);
 }
 
-static __always_inline long read_word(const int may_sleep, struct walk *w, u64 *word, u64 from)
-{
-	u32 half;
-	long error;
-
-	if (!w->is_32_bit)
-		return read(may_sleep, word, 8, from);
-	error = read(may_sleep, &half, 4, from);
-	*word = half;
-	return error;
-}
-
 // The registers that the kernel has saved for a signal handler, above the stack pointer.
 static __always_inline int leave_handler(const int may_sleep, struct walk *w)
 {
@@ -32,7 +20,7 @@ static __always_inline int leave_handler(const int may_sleep, struct walk *w)
 		u64 bp, bx, dx, ax, cx, sp, ip;
 	} saved;
 
-	if (w->is_32_bit)
+	if (w->word == 4)
 		return END_RULE;
 	if (read(may_sleep, &saved, sizeof(saved), w->sp + 120))
 		return END_MEMORY;
@@ -44,26 +32,16 @@ static __always_inline int leave_handler(const int may_sleep, struct walk *w)
 	return w->pc ? 0 : END_ZERO;
 }
 
-// The value of a register that is restored from memory.
-static __always_inline int restore(const int may_sleep, struct walk *w, u32 way, u64 cfa, s64 offset,
-				   u64 *value)
+// Finds the rule of the walk's frame, and its CFA, or where that is in memory.
+__noinline int find_frame(struct walk *w, struct kept_rules *kept, int may_look)
 {
-	u64 from = way == AT_SP ? w->sp : way == AT_FP ? w->fp : cfa;
-
-	if ((way != AT_CFA && way != AT_SP && way != AT_FP) || (way == AT_FP && !w->has_fp))
-		return END_RULE;
-	return read_word(may_sleep, w, value, from + offset) ? END_MEMORY : 0;
-}
-
-// Steps to the caller. Returns why there is none.
-static __always_inline int step(const int may_sleep, const int may_look, struct walk *w)
-{
-	struct rule rule;
-	u64 pc = w->is_leaf ? w->pc : w->pc - 1;
-	u64 cfa, ra, fp = w->fp;
-	u32 base, flags, kind, has_fp;
+	u64 pc;
+	u32 base;
 	int end;
 
+	if (!w || !kept)
+		return END_NO_ROW;
+	pc = w->is_leaf ? w->pc : w->pc - 1;
 	if (pc >> 47)
 		return END_NO_MAPPING;
 	if (pc - w->module.start >= w->module.end - w->module.start) {
@@ -73,54 +51,120 @@ static __always_inline int step(const int may_sleep, const int may_look, struct 
 		if (end)
 			return end;
 	}
-	end = find_rule(w, &rule, pc);
+	end = find_rule(w, kept, pc);
 	if (end)
 		return end;
-	kind = rule.kinds & 0xff;
-	if (kind == RULE_OUTERMOST)
+	if ((w->rule.kinds & 0xff) == RULE_OUTERMOST)
 		return END_OUTERMOST;
-	if (kind == RULE_SIGNAL_CONTEXT)
-		return leave_handler(may_sleep, w);
-	base = rule.kinds >> 8 & 0xff;
-	flags = rule.kinds >> 40 & 0xff;
-	if (flags & RULE_IS_UNSURE || base < CFA_SP || base >= CFA_REGISTER)
+	if ((w->rule.kinds & 0xff) == RULE_SIGNAL_CONTEXT)
+		return 0;
+	base = w->rule.kinds >> 8 & 0xff;
+	if ((w->rule.kinds >> 40 & RULE_IS_UNSURE) || base < CFA_SP || base >= CFA_REGISTER)
 		return END_RULE;
-	if (base == CFA_SP || base == CFA_AT_SP) {
-		cfa = w->sp;
-	} else {
+	if (base == CFA_FP || base == CFA_AT_FP) {
 		if (!w->has_fp)
 			return END_RULE;
 		if (w->fp < w->sp)
 			return END_CFA;
-		cfa = w->fp;
+		w->cfa = w->fp;
+	} else {
+		w->cfa = w->sp;
 	}
-	cfa += (s32)low(rule.cfa);
-	if (base == CFA_AT_SP || base == CFA_AT_FP) {
-		if (read_word(may_sleep, w, &cfa, cfa))
-			return END_MEMORY;
-		cfa += (s32)high(rule.cfa);
-	}
-	if ((cfa <= w->sp && !(flags & RULE_IS_SIGNAL)) || cfa & (w->is_32_bit ? 3 : 7))
+	w->cfa += (s32)low(w->rule.cfa);
+	return 0;
+}
+
+// Where the value of a register is in memory; 0 if it is not there.
+static __always_inline u64 place_of(struct walk *w, u32 way, s64 offset)
+{
+	if (way == AT_CFA)
+		return w->cfa + offset;
+	if (way == AT_SP)
+		return w->sp + offset;
+	return way == AT_FP && w->has_fp ? w->fp + offset : 0;
+}
+
+// Finds where the registers of the caller are.
+__noinline int find_caller(struct walk *w)
+{
+	u32 way;
+	u64 fp;
+
+	if (!w)
+		return END_RULE;
+	if ((w->cfa <= w->sp && !(w->rule.kinds >> 40 & RULE_IS_SIGNAL)) || w->cfa & (w->word - 1))
 		return END_CFA;
-	end = restore(may_sleep, w, rule.kinds >> 24 & 0xff, cfa, (s32)high(rule.offsets), &ra);
+	w->from = place_of(w, w->rule.kinds >> 24 & 0xff, (s32)high(w->rule.offsets));
+	w->fp_from = 0;
+	w->len = w->word;
+	way = w->rule.kinds >> 16 & 0xff;
+	if (way != FP_SAME && way != FP_UNDEFINED) {
+		fp = place_of(w, way, (s32)low(w->rule.offsets));
+		if (!fp)
+			return END_RULE;
+		if (fp + w->word == w->from) {
+			w->from = fp;
+			w->len = 2 * w->word;
+		} else {
+			w->fp_from = fp;
+		}
+	}
+	return w->from ? 0 : END_RULE;
+}
+
+// Goes to the caller, whose registers were read.
+__noinline int enter_caller(struct walk *w, u64 first, u64 second, u64 fp)
+{
+	u32 way;
+
+	if (!w)
+		return END_RULE;
+	way = w->rule.kinds >> 16 & 0xff;
+	if (w->len > w->word) {
+		w->fp = w->word == 4 ? low(first) : first;
+		w->pc = w->word == 4 ? high(first) : second;
+	} else {
+		w->pc = first;
+		if (w->fp_from)
+			w->fp = fp;
+	}
+	w->has_fp = way == FP_SAME ? w->has_fp : way != FP_UNDEFINED;
+	w->sp = w->cfa;
+	w->is_leaf = w->rule.kinds >> 40 & RULE_IS_SIGNAL;
+	return w->pc ? 0 : END_ZERO;
+}
+
+// Steps to the caller. Returns why there is none. What the verifier would look at for each way through it
+// is in functions that it looks at once; these may not sleep.
+static __always_inline int step(const int may_sleep, const int may_look, struct walk *w,
+				struct kept_rules *kept)
+{
+	u64 words[2] = {}, fp = 0;
+	u32 word, len, base;
+	int end;
+
+	end = find_frame(w, kept, may_look);
 	if (end)
 		return end;
-	kind = rule.kinds >> 16 & 0xff;
-	has_fp = w->has_fp;
-	if (kind == FP_UNDEFINED) {
-		has_fp = 0;
-	} else if (kind != FP_SAME) {
-		end = restore(may_sleep, w, kind, cfa, (s32)low(rule.offsets), &fp);
-		if (end)
-			return end;
-		has_fp = 1;
+	if ((w->rule.kinds & 0xff) == RULE_SIGNAL_CONTEXT)
+		return leave_handler(may_sleep, w);
+	word = w->word & 15;
+	base = w->rule.kinds >> 8 & 0xff;
+	if (base == CFA_AT_SP || base == CFA_AT_FP) {
+		if (read(may_sleep, words, word, w->cfa))
+			return END_MEMORY;
+		w->cfa = words[0] + (s32)high(w->rule.cfa);
+		words[0] = 0;
 	}
-	w->pc = ra;
-	w->has_fp = has_fp;
-	w->fp = fp;
-	w->sp = cfa;
-	w->is_leaf = flags & RULE_IS_SIGNAL;
-	return w->pc ? 0 : END_ZERO;
+	end = find_caller(w);
+	if (end)
+		return end;
+	len = w->len;
+	if (len > sizeof(words) || read(may_sleep, words, len, w->from))
+		return END_MEMORY;
+	if (w->fp_from && read(may_sleep, &fp, word & 8 ? 8 : 4, w->fp_from))
+		return END_MEMORY;
+	return enter_caller(w, words[0], words[1], fp);
 }
 
 static __always_inline void begin(struct walk *w, const u64 *registers, u32 tgid)
@@ -129,7 +173,7 @@ static __always_inline void begin(struct walk *w, const u64 *registers, u32 tgid
 	w->sp = registers[SP];
 	w->fp = registers[BP];
 	w->is_leaf = 1;
-	w->is_32_bit = (registers[CS] & 0xffff) == CODE_32_BIT;
+	w->word = (registers[CS] & 0xffff) == CODE_32_BIT ? 4 : 8;
 	w->has_fp = 1;
 	w->tgid = tgid;
 	w->module.start = w->module.end = 0;

@@ -27,16 +27,6 @@ struct module {
 	u32 unused;
 };
 
-struct walk {
-	u64 pc, sp, fp;
-	u32 is_leaf; // pc is an instruction to be executed, not a return address
-	u32 is_32_bit;
-	u32 has_fp;
-	u32 tgid;
-	struct module module; // of the last pc
-	u32 first_page, pages, rows_at, rules_at;
-};
-
 struct rule {
 	u64 kinds, cfa, offsets;
 };
@@ -46,6 +36,33 @@ enum { CFA_SP = 1, CFA_FP, CFA_AT_SP, CFA_AT_FP, CFA_REGISTER };
 enum { FP_SAME, AT_CFA, FP_UNDEFINED, IS_CFA, IS_SP, IS_FP, AT_SP, AT_FP };
 #define RULE_IS_SIGNAL 1
 #define RULE_IS_UNSURE (2 | 4 | 8)
+
+struct walk {
+	u64 pc, sp, fp;
+	u32 is_leaf; // pc is an instruction to be executed, not a return address
+	u32 word;    // bytes of a word: 4 in 32-bit code
+	u32 has_fp;
+	u32 tgid;
+	struct module module; // of the last pc
+	u32 first_page, pages, rows_at, rules_at;
+	struct rule rule; // of the pc
+	u64 cfa;
+	// Where the caller's registers are: the return address at `from`, or after the frame pointer there,
+	// which else is at `fp_from`, if that is not 0.
+	u64 from, fp_from;
+	u32 len;
+	u32 unused;
+};
+
+// The rules that were looked up last, by image and address.
+#define RULES_KEPT 512
+struct kept_rule {
+	u64 key;
+	struct rule rule;
+};
+struct kept_rules {
+	struct kept_rule rules[RULES_KEPT];
+};
 
 static __always_inline u32 low(u64 word)
 {
@@ -89,19 +106,17 @@ static __always_inline int enter(struct walk *w)
 }
 
 // Finds the rule for an address of the walk's module.
-__noinline int find_rule(struct walk *w, struct rule *rule, u64 pc)
+__noinline int look_up(struct walk *w, u64 at)
 {
 	struct bpf_iter_num it;
 	void *image;
-	u64 at;
 	u32 page, from, to, row = 0, i = 0;
 
-	if (!w || !rule)
-		return END_NO_ROW;
+	if (!w)
+		return 0;
 	image = bpf_map_lookup_elem(&images, &w->module.image);
-	at = pc - w->module.bias;
 	if (!image || (at >> 16) - w->first_page >= w->pages)
-		return END_NO_ROW;
+		return 0;
 	page = (at >> 16) - w->first_page;
 	from = half_of(image, 8 + page);
 	to = half_of(image, 9 + page);
@@ -121,9 +136,34 @@ __noinline int find_rule(struct walk *w, struct rule *rule, u64 pc)
 		}
 	}
 	end_loop(it);
-	at = w->rules_at + 3 * (row >> 16);
-	rule->kinds = word_of(image, at);
-	rule->cfa = word_of(image, at + 1);
-	rule->offsets = word_of(image, at + 2);
-	return (rule->kinds & 0xff) == RULE_NONE ? END_NO_ROW : 0;
+	from = w->rules_at + 3 * (row >> 16);
+	w->rule.kinds = word_of(image, from);
+	w->rule.cfa = word_of(image, from + 1);
+	w->rule.offsets = word_of(image, from + 2);
+	return 0;
+}
+
+// Finds it among those that were looked up last, first. Images do not change, and none takes the place
+// of another.
+__noinline int find_rule(struct walk *w, struct kept_rules *kept, u64 pc)
+{
+	u64 at, key;
+	struct kept_rule *rule;
+
+	if (!w || !kept)
+		return END_NO_ROW;
+	at = pc - w->module.bias;
+	if (at >> 48)
+		return END_NO_ROW;
+	key = at ^ (u64)(w->module.image + 1) << 48;
+	rule = &kept->rules[(key ^ key >> 9 ^ key >> 48) & (RULES_KEPT - 1)];
+	if (rule->key == key) {
+		w->rule = rule->rule;
+	} else {
+		w->rule.kinds = 0;
+		look_up(w, at);
+		rule->key = key;
+		rule->rule = w->rule;
+	}
+	return (w->rule.kinds & 0xff) == RULE_NONE ? END_NO_ROW : 0;
 }

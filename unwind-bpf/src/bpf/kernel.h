@@ -90,6 +90,13 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct mm_struct *mm;
 };
+struct perf_event {
+	struct perf_event *parent;
+	u64 bpf_cookie;
+};
+struct bpf_perf_event_data_kern {
+	struct perf_event *event;
+};
 
 #pragma clang attribute pop
 
@@ -132,7 +139,6 @@ static void *(*const bpf_ringbuf_reserve)(void *ringbuf, u64 size, u64 flags) = 
 static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static long (*const bpf_copy_from_user)(void *dst, u32 size, const void *from) = (void *)148;
 static struct task_struct *(*const bpf_get_current_task_btf)(void) = (void *)158;
-static u64 (*const bpf_get_attach_cookie)(void *ctx) = (void *)174;
 static long (*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const bpf_find_vma)(struct task_struct *task, u64 addr, void *callback, void *data,
 				  u64 flags) = (void *)180;
@@ -146,6 +152,8 @@ static void *(*const bpf_dynptr_data)(const struct bpf_dynptr *ptr, u32 offset,
 extern int bpf_iter_num_new(struct bpf_iter_num *it, int start, int end) __ksym;
 extern int *bpf_iter_num_next(struct bpf_iter_num *it) __ksym;
 extern void bpf_iter_num_destroy(struct bpf_iter_num *it) __ksym;
+
+extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
 // Runs the callback in the task before it returns to user code. Linux has it from 6.18 on, there with
 // a last argument that later ones fill in.

@@ -13,13 +13,14 @@
 // Set by the loader.
 const volatile u32 max_frames = MAX_FRAMES;
 const volatile u32 may_fault = 1;
-const volatile u32 stops = 0; // a process when its stack is walked
+const volatile u32 stops = 0;     // a process when its stack is walked
+const volatile u32 waits = ~0u;   // the event of threads that begin to wait
 
 #include "frames.h"
 #include "output.h"
 #include "stack_copy.h"
 
-#define NOW_FRAMES 128
+#define NOW_FRAMES 256
 
 // What a task carries for deferred walks. The states are those of unwind_core::deferred, of which the
 // kernel has a part: its task work is busy from a request until the callback has returned and is released.
@@ -59,6 +60,7 @@ struct room {
 	u32 is_taken;
 	u32 unused;
 	struct stack_record stack;
+	struct kept_rules kept;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -74,6 +76,7 @@ struct cpu {
 	struct sample_record sample;
 	struct record_head head;
 	u64 pcs[NOW_FRAMES]; // after the head
+	struct kept_rules kept;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -160,7 +163,7 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 			break;
 		room->stack.pcs[i & (MAX_FRAMES - 1)] = w.pc;
 		frames = i + 1;
-		end = step(1, 1, &w);
+		end = step(1, 1, &w, &room->kept);
 		if (end)
 			break;
 	}
@@ -204,18 +207,20 @@ static __always_inline struct task_state *state_of(u32 tid)
 }
 
 // Walks at once, as far as memory is resident and modules are known. Returns whether that is all.
-static __always_inline int walk_now(struct cpu *cpu, u64 cookie, u32 tgid, const int may_look)
+__noinline int walk_now(struct cpu *cpu, u64 cookie, u32 tgid, int may_look)
 {
 	struct bpf_iter_num it;
 	struct walk w;
 	u32 i = 0, frames = 0, end = 0;
 
+	if (!cpu)
+		return 0;
 	begin(&w, cpu->registers, tgid);
 	begin_loop(it, NOW_FRAMES);
 	while (next_round(it, i)) {
 		cpu->pcs[i & (NOW_FRAMES - 1)] = w.pc;
 		frames = i + 1;
-		end = step(0, may_look, &w);
+		end = step(0, may_look, &w, &cpu->kept);
 		if (end)
 			break;
 	}
@@ -243,7 +248,7 @@ static __always_inline int is_of_another(struct task_state *state, struct task_s
 
 // Asks for the task's stack, which is walked at once if it can be. Returns the cookie of the sample; where
 // the request is refused no stack with it comes.
-static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, int is_user)
+static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, int is_at_once)
 {
 	u64 cookie = (u64)(bpf_get_smp_processor_id() + 1) << 48 | ++cpu->serial, before;
 	struct task_state *state = state_of(task->pid);
@@ -259,7 +264,7 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 		count(COUNT_SHARED);
 		return state->cookie;
 	}
-	if (is_user && !stops && walk_now(cpu, cookie, task->tgid, 0)) {
+	if (is_at_once && !stops && walk_now(cpu, cookie, task->tgid, 0)) {
 		state->state = IDLE;
 		return cookie;
 	}
@@ -283,6 +288,16 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 	return cookie;
 }
 
+// The number that the event was attached with. The events of threads that are created later have none of
+// their own.
+static __always_inline u64 number_of_event(struct bpf_perf_event_data *context)
+{
+	struct bpf_perf_event_data_kern *kernels = bpf_cast_to_kern_ctx(context);
+	struct perf_event *event = kernels->event;
+
+	return event->parent ? event->parent->bpf_cookie : event->bpf_cookie;
+}
+
 SEC("perf_event")
 int sample(struct bpf_perf_event_data *context)
 {
@@ -301,7 +316,7 @@ int sample(struct bpf_perf_event_data *context)
 	cpu->sample.head.flags = is_user ? IN_USER_MODE : 0;
 	cpu->sample.pc = context->regs[IP];
 	cpu->sample.period = context->sample_period;
-	cpu->sample.event = bpf_get_attach_cookie(context);
+	cpu->sample.event = number_of_event(context);
 	cpu->sample.cpu = bpf_get_smp_processor_id();
 	if (!is_user) {
 		long len = bpf_get_stack(context, cpu->sample.pcs, sizeof(cpu->sample.pcs), 0);
@@ -311,7 +326,7 @@ int sample(struct bpf_perf_event_data *context)
 	if (task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER | PF_EXITING) || !task->mm)
 		count(COUNT_NO_USER);
 	else
-		cpu->sample.head.cookie = request(cpu, task, is_user);
+		cpu->sample.head.cookie = request(cpu, task, is_user || cpu->sample.event == waits);
 	if (kernel > KERNEL_FRAMES)
 		kernel = KERNEL_FRAMES;
 	cpu->sample.head.count = kernel;

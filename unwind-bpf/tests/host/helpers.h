@@ -135,9 +135,12 @@ static u32 this_cpu(void)
 	return cpu;
 }
 
-static u64 attach_cookie(void *context)
+void *bpf_cast_to_kern_ctx(void *context)
 {
-	return 0;
+	static struct perf_event event;
+	static struct bpf_perf_event_data_kern kernels = { .event = &event };
+
+	return &kernels;
 }
 
 static long kernel_stack(void *context, void *to, u32 size, u64 flags)
@@ -196,7 +199,6 @@ static void set_helpers(void)
 	bpf_ringbuf_submit = submit;
 	bpf_copy_from_user = read_any;
 	bpf_get_current_task_btf = current_task;
-	bpf_get_attach_cookie = attach_cookie;
 	bpf_task_pt_regs = registers_of;
 	bpf_find_vma = find_vma;
 	bpf_ringbuf_reserve_dynptr = reserve_dynptr;

@@ -71,7 +71,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "samples in the kernel are walked at once",
-        replacements: &[("	if (is_user && !stops && walk_now", "	if (walk_now")],
+        replacements: &[("	if (is_at_once && !stops && walk_now", "	if (walk_now")],
     },
     Fault {
         name: "a request that is pending is not seen",
