@@ -1,7 +1,8 @@
 //! What there is to say of processes that were there before they were sampled.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -70,16 +71,7 @@ impl Existing<'_> {
 
     /// Says where the kernel is, if that may be known.
     pub(crate) fn kernel(&mut self) {
-        let text = fs::read("/proc/kallsyms").unwrap_or_default();
-        let find = |name: &str| {
-            let line = text.split(|&byte| byte == b'\n').find(|line| {
-                line.strip_suffix(name.as_bytes()).is_some_and(|rest| rest.ends_with(b" "))
-            })?;
-            let address = line.split(|&byte| byte == b' ').next()?;
-            u64::from_str_radix(plain(address)?, 16).ok()
-        };
-        let Some(start) = find("_text").filter(|&start| start != 0) else { return };
-        let end = find("_etext").filter(|&end| end > start).unwrap_or(u64::MAX);
+        let Some(Range { start, end }) = kernel_code() else { return };
         let task = Task { pid: u32::MAX, tid: 0 };
         let mut mapping = Mapping::of_code(task, start..end, b"[kernel.kallsyms]_text");
         (mapping.offset, mapping.sample_id) = (start, before(task));
@@ -120,6 +112,36 @@ fn id_of<'a>(file: &MappedFile, build_id: Option<&'a [u8]>) -> MappedId<'a> {
         Some(id) if (1..=MAX_ID).contains(&id.len()) => MappedId::BuildId(id),
         _ => file.id.map_or(MappedId::Unknown, number),
     }
+}
+
+/// Where the code of the kernel is, if that may be known.
+///
+/// Its end is far back in the list of symbols, of which each is made when it is read. The list of memory has
+/// it, too, as an address of the hardware.
+fn kernel_code() -> Option<Range<u64>> {
+    let number = |text: &[u8]| u64::from_str_radix(plain(text)?, 16).ok();
+    let lines = BufReader::new(File::open("/proc/kallsyms").ok()?).split(b'\n');
+    let mut symbols = lines.map_while(Result::ok).filter_map(|line| {
+        let mut words = line.split(|&byte| byte == b' ');
+        let address = number(words.next()?)?;
+        words.nth(1).map(|name| (address, name.to_owned()))
+    });
+    let (start, _) = symbols.find(|(_, name)| name == b"_text")?;
+    if start == 0 {
+        return None;
+    }
+    let memory = fs::read("/proc/iomem").unwrap_or_default();
+    let length = memory.split(|&byte| byte == b'\n').find_map(|line| {
+        let (first, last) = plain(line.strip_suffix(b" : Kernel code")?)?.trim().split_once('-')?;
+        let (first, last) = (number(first.as_bytes())?, number(last.as_bytes())?);
+        // Who may not know has zeros.
+        last.checked_sub(first).filter(|&length| length != 0)?.checked_add(1)
+    });
+    let end = match length {
+        Some(length) => start.checked_add(length),
+        None => symbols.find(|(_, name)| name == b"_etext").map(|(end, _)| end),
+    };
+    Some(start..end.filter(|&end| end > start).unwrap_or(u64::MAX))
 }
 
 /// The fields at the end of a record from before the first sample.
