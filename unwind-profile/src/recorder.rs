@@ -19,7 +19,9 @@ use crate::collected::error::ReadingError;
 use crate::engine::caller_signals::CallerSignals;
 use crate::engine::existing::threads_of;
 use crate::engine::requested::{NameError, Requested, parse};
-use crate::engine::sampling::{Copies, CopySizes, Often, RingSize, Sampling, UserStacks, Whom};
+use crate::engine::sampling::{
+    Copies, CopySizes, KernelWalk, Often, RingSize, Sampling, WalkedBy, Whom,
+};
 use crate::engine::subject::{HeldCommand, StartError, Subject};
 use crate::formats::format::Format;
 use crate::profile::{Profile, ProfileOptions};
@@ -29,8 +31,9 @@ use crate::session::{Opened, Session, SessionError};
 
 /// Records where time is spent: a part of the own program, a command, or a process that runs.
 ///
-/// Samples are taken by the kernel's clock or, where there is a PMU, by the CPU's cycles. They have copies of
-/// stacks, which are walked while the recording runs, by tables, also in code without frame pointers.
+/// Samples are taken by the kernel's clock or, where there is a PMU, by the CPU's cycles. Their stacks are walked
+/// by tables, also in code without frame pointers: in the kernel where that can be, else from copies, while the
+/// recording runs.
 ///
 /// ```
 /// use unwind_profile::{Format, Recorder};
@@ -47,6 +50,7 @@ pub struct Recorder {
     rate: u32,
     events: Vec<Requested>,
     off_cpu: bool,
+    walked_by: WalkedBy,
     stack_bytes: Option<u32>,
     has_all_threads: bool,
     output: Option<PathBuf>,
@@ -96,6 +100,7 @@ impl Recorder {
             rate: 999,
             events: Vec::new(),
             off_cpu: false,
+            walked_by: WalkedBy::Any,
             stack_bytes: None,
             has_all_threads: false,
             output: None,
@@ -126,11 +131,17 @@ impl Recorder {
         Self { off_cpu, options: self.options.off_cpu(off_cpu), ..self }
     }
 
-    /// How many bytes of a stack are looked at, 8 to 65,528; others are taken for the nearest of these. Without
-    /// it 65,528 at first, and then as many as make enough stacks complete. Stacks that are deeper are
-    /// incomplete.
+    /// What walks stacks. This replaces what [`stack_bytes`](Self::stack_bytes) has said of it.
+    pub fn walked_by(self, walked_by: WalkedBy) -> Self {
+        Self { walked_by, ..self }
+    }
+
+    /// Has stacks copied, and says how many bytes of each are looked at, 8 to 65,528; others are taken for the
+    /// nearest of these. Copies have without it 65,528 at first, and then as many as make enough stacks complete.
+    /// Stacks that are deeper are incomplete.
     pub fn stack_bytes(self, bytes: u32) -> Self {
-        Self { stack_bytes: Some(bytes.clamp(8, 65_528) & !7), ..self }
+        let stack_bytes = Some(bytes.clamp(8, 65_528) & !7);
+        Self { stack_bytes, walked_by: WalkedBy::Copies, ..self }
     }
 
     /// Whether [`record`](Self::record) also takes samples of threads that run already. Without it those are of
@@ -246,7 +257,6 @@ impl Recorder {
             frame_pointers: FramePointerRows { is_trusted: false },
             rate: self.rate,
             is_compressed: true,
-            has_told_stacks: false,
         };
         let mut session =
             Session::begin(opened, &sampling, form, (&existing, span), (false, notices));
@@ -271,11 +281,12 @@ impl Recorder {
             // A part of a program may be over before other sizes are known to be better.
             None => CopySizes::several(&whom, self.events.len(), self.off_cpu).largest_first(),
         };
+        let copies = Copies { sizes, with_chains: false };
         Sampling {
             often: Often::Rate(self.rate),
             events: self.events.clone(),
             cpus: None,
-            user_stacks: UserStacks::Copied(Copies { sizes, with_chains: false }),
+            user_stacks: self.walked_by.user_stacks(copies, KernelWalk::default()),
             off_cpu: self.off_cpu,
             ring: RingSize::AtMost(RING),
             whom,

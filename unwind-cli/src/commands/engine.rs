@@ -1,27 +1,27 @@
 //! What walks the stacks of samples.
 
-use unwind_profile::engine::sampling::UserStacks;
+use unwind_profile::engine::sampling::{Copies, KernelWalk, UserStacks, WalkedBy};
 
 /// What walks the stacks of samples.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct EngineArgs {
-    /// What walks user stacks
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = WalkedBy::Perf)]
-    engine: WalkedBy,
+    /// What walks user stacks; without it bpf where kernel and rights allow, else perf
+    #[arg(long, value_enum, value_name = "NAME")]
+    engine: Option<EngineName>,
 
-    /// With --engine bpf: bring in no memory, so that no program waits for a file system; a stack ends
+    /// In the kernel bring in no memory, so that no program waits for a file system; a stack ends
     /// at a page that is not resident
     #[arg(long)]
     no_fault: bool,
 
-    /// With --engine bpf: stop a process (SIGSTOP) when a stack of it is walked, so that another unwinder sees
+    /// In the kernel stop a process (SIGSTOP) when a stack of it is walked, so that another unwinder sees
     /// the same moment
     #[arg(long, hide = true)]
     stop_each: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum WalkedBy {
+enum EngineName {
     /// This program, from copies that the kernel makes of the stacks
     Perf,
     /// A BPF program in the kernel, by tables, when a thread returns to user code: stacks of any depth,
@@ -30,16 +30,19 @@ enum WalkedBy {
 }
 
 impl EngineArgs {
-    /// Whether they are walked in the kernel, by tables.
-    pub(crate) fn is_in_kernel(self) -> bool {
-        self.engine == WalkedBy::Bpf
+    /// Whether they have to be walked in the kernel, by tables.
+    pub(crate) fn must_be_in_kernel(self) -> bool {
+        self.engine == Some(EngineName::Bpf)
     }
 
-    /// Where the user part of a sample's stack comes from: `copied` if not walked in the kernel.
-    pub(crate) fn user_stacks(self, copied: impl FnOnce() -> UserStacks) -> UserStacks {
-        match self.engine {
-            WalkedBy::Bpf => UserStacks::Walked { faults: !self.no_fault, stops: self.stop_each },
-            WalkedBy::Perf => copied(),
-        }
+    /// Where the user part of a sample's stack comes from. With `needs_copies` it is not walked in the kernel
+    /// unless it must be.
+    pub(crate) fn user_stacks(self, copies: Copies, needs_copies: bool) -> UserStacks {
+        let by = match self.engine {
+            Some(EngineName::Bpf) => WalkedBy::Kernel,
+            None if !needs_copies => WalkedBy::Any,
+            Some(EngineName::Perf) | None => WalkedBy::Copies,
+        };
+        by.user_stacks(copies, KernelWalk { faults: !self.no_fault, stops: self.stop_each })
     }
 }

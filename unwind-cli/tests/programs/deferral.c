@@ -5,6 +5,7 @@
 // deferral handled SECONDS: computes in a signal handler.
 // deferral executes COUNT: a child each that executes `true`.
 // deferral mixed SECONDS: signals, a thread each, and a child each of which a thread executes this program.
+// deferral touches PAGES: a thread that touches as many new ones.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -126,6 +127,15 @@ NOINLINE static void mixes(double until) {
     }
 }
 
+NOINLINE static void *touches(void *pages) {
+    for (long page = 0; page < (long)pages; page++) {
+        char *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memory[0] = 1;
+        munmap(memory, 4096);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     seconds = atof(argv[2]);
@@ -157,6 +167,10 @@ int main(int argc, char **argv) {
         file = open("/dev/zero", O_RDONLY);
         handle_each(5000);
         mixes(end);
+    } else if (!strcmp(argv[1], "touches")) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, touches, (void *)atol(argv[2]))) return 1;
+        pthread_join(thread, NULL);
     } else if (!strcmp(argv[1], "executes")) {
         for (long count = atol(argv[2]); count > 0; count--) {
             if (fork() == 0) {

@@ -13,7 +13,8 @@ fn d14_copies_grow_once_stacks_are_deeper_and_the_recorder_does_not_sample_itsel
     let data = program.with_file_name("perf.data");
     // For three seconds: on a busy machine stacks are walked late, and copies grow after that.
     let command = [program.to_str().unwrap(), "deep", "300"];
-    let Some(ledger) = record(&data, &[], &command) else { return };
+    let copied = ["--engine", "perf"];
+    let Some(ledger) = record(&data, &copied, &command) else { return };
     let cut = ledger["incomplete"]["stack-copy-too-short"].as_u64().unwrap_or(0);
     assert!(cut >= 4 && cut * 2 < number(&ledger, "complete"), "{ledger}");
     let output = unwind(&["script", "-F", "comm", data.to_str().unwrap()]);

@@ -155,7 +155,7 @@ fn threads_that_come_and_go_have_their_stacks() {
 fn what_the_engine_cannot_do_is_refused_before_anything_runs() {
     let data = support::scratch("in_kernel_refused").join("perf.data");
     let path = data.to_str().unwrap();
-    for option in ["--off-cpu", "--keep-stacks", "--stack-bytes=4096", "--uretprobes"] {
+    for option in ["--keep-stacks", "--stack-bytes=4096", "--uretprobes"] {
         let output =
             unwind(&["record", "--engine", "bpf", option, "-o", path, "--", "echo", "it ran"]);
         let (name, _) = option.split_once('=').unwrap_or((option, ""));
@@ -182,4 +182,79 @@ fn a_recorder_in_a_pid_namespace_is_told_what_does_without() {
         output.status
     );
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// Runs a command beside which nothing else is recorded, and returns the words of its lines that begin with one of
+/// `names`.
+fn told(output: &str, names: &[&str]) -> Vec<(String, Vec<u64>)> {
+    let lines = output.lines().filter_map(|line| line.split_once(' '));
+    let numbers = |rest: &str| rest.split(' ').map(|word| word.parse().unwrap()).collect();
+    let own = lines.filter(|(name, _)| names.contains(name));
+    own.map(|(name, rest)| (name.to_owned(), numbers(rest))).collect()
+}
+
+#[test]
+fn the_waits_of_each_thread_and_its_computing_are_all_of_its_time_by_either_engine() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("samples of the kernel need root");
+    }
+    let flags = ["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"];
+    let Some(program) = support::compile("in_kernel_waits", "three_waits.c", &flags) else {
+        return;
+    };
+    let data = program.with_file_name("perf.data");
+    let names = ["sleeper", "locker", "reader"];
+    for engine in ["perf", "bpf"] {
+        let arguments = ["record", "--engine", engine, "--off-cpu", "--json", "-o"];
+        let arguments = [&arguments[..], &[data.to_str().unwrap(), "--"]].concat();
+        let output = unwind(&[&arguments[..], &[program.to_str().unwrap()]].concat());
+        if text(&output.stderr).contains("stacks cannot be walked in the kernel") {
+            return skip(&text(&output.stderr));
+        }
+        let printed = text(&output.stdout);
+        let Some(ledger) = ledger_of(&arguments, output) else { return };
+        let waits = &ledger["off_cpu"];
+        assert_eq!((number(waits, "without_sample"), number(waits, "without_end")), (0, 0));
+        let script = unwind(&["script", "-F", "comm,event,period,ip,sym", data.to_str().unwrap()]);
+        let script = text(&script.stdout);
+        let waits: Vec<(&str, u64, &str)> = script
+            .split("\n\n")
+            .filter_map(|block| {
+                let (head, stack) = block.trim_start().split_once('\n')?;
+                let words: Vec<&str> = head.split_whitespace().collect();
+                let [name, period, "offcpu-time:"] = words[..] else { return None };
+                Some((name, period.parse().unwrap(), stack))
+            })
+            .collect();
+        for (name, numbers) in told(&printed, &names) {
+            let [wall, cpu] = numbers[..] else { panic!("{name} {numbers:?}") };
+            let own = || waits.iter().filter(|(found, ..)| *found == name);
+            let waited: u64 = own().map(|(_, period, _)| period).sum();
+            assert!(
+                (waited + cpu).abs_diff(wall) * 100 < wall,
+                "{engine} {name} {waited} {cpu} {wall}"
+            );
+            let function = name.replace("er", "s");
+            let inside: u64 = own()
+                .filter(|(.., stack)| stack.contains(&function) && stack.contains("start_thread"))
+                .map(|(_, period, _)| period)
+                .sum();
+            assert!(
+                inside * 100 > waited * 90,
+                "{engine} {name}: {inside} of {waited} in {function}"
+            );
+        }
+    }
+}
+
+#[test]
+fn samples_of_threads_that_come_later_are_of_their_event() {
+    let Some(program) = deferral("in_kernel_events") else { return };
+    let options = ["-e", "page-faults,minor-faults", "-c", "1"];
+    let Some(ledger) = walked(&program, &options, &["touches", "2000"]) else { return };
+    // Both count the same faults. Not all fit into the ring while stacks are copied.
+    let events = ledger["events"].as_array().unwrap();
+    let written: Vec<u64> = events.iter().map(|event| number(event, "written")).collect();
+    let [first, second] = written[..] else { panic!("{ledger}") };
+    assert!(first > 300 && first.abs_diff(second) * 5 < first, "{ledger}");
 }

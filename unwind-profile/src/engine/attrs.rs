@@ -69,14 +69,14 @@ pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr
         attr.flags |= AttrFlags::DISABLED | AttrFlags::ENABLE_ON_EXEC;
     }
     match &sampling.user_stacks {
-        UserStacks::Copied(copies) => {
+        UserStacks::Copied(copies) | UserStacks::Any(copies, _) => {
             attr.sample_type |= SampleType::REGS_USER | SampleType::STACK_USER;
             attr.sample_regs_user = REGISTERS;
             attr.sample_stack_user = in_words(copies.sizes.first_bytes());
             attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !copies.with_chains);
         }
         // Not by the kernel itself: it would walk along frame pointers.
-        UserStacks::Walked { .. } => attr.flags |= AttrFlags::EXCLUDE_CALLCHAIN_USER,
+        UserStacks::Walked(_) => attr.flags |= AttrFlags::EXCLUDE_CALLCHAIN_USER,
         UserStacks::Deferred => {
             attr.flags |= AttrFlags::DEFER_CALLCHAIN | AttrFlags::DEFER_OUTPUT;
         }

@@ -44,6 +44,9 @@ pub struct SampledEvent {
 /// sample's period is the time until the thread runs again, in nanoseconds.
 pub(crate) const OFF_CPU: &str = "offcpu-time";
 
+/// The place of that event among the events.
+pub(crate) const WAITS: usize = 1;
+
 /// Takes samples of programs and hands out records in the layout of perf's rings.
 ///
 /// What follows it (walks, names, ledger, files) knows no more of an engine than this.

@@ -51,12 +51,52 @@ pub enum UserStacks {
     Deferred,
     /// A program in the kernel, which walks by tables: at once, or when the thread returns to user
     /// code.
-    Walked {
-        /// Whether memory of the stack is brought in that is not resident.
-        faults: bool,
-        /// Whether a process is stopped when its stack is walked, for another unwinder to look at it.
-        stops: bool,
-    },
+    Walked(KernelWalk),
+    /// The program where the kernel runs it later and this user may load it, and there are samples of events
+    /// that it takes; else copies.
+    Any(Copies, KernelWalk),
+}
+
+/// What walks user stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WalkedBy {
+    /// The program in the kernel where it runs later (Linux 6.18 and newer) and this user may load it, else this
+    /// process.
+    #[default]
+    Any,
+    /// This process, from copies of stacks.
+    Copies,
+    /// The program in the kernel alone.
+    Kernel,
+}
+
+impl WalkedBy {
+    /// Where user stacks come from. The copies are made unless the kernel walks.
+    #[must_use]
+    pub fn user_stacks(self, copies: Copies, walk: KernelWalk) -> UserStacks {
+        match self {
+            Self::Any => UserStacks::Any(copies, walk),
+            Self::Copies => UserStacks::Copied(copies),
+            Self::Kernel => UserStacks::Walked(walk),
+        }
+    }
+}
+
+/// What a walk in the kernel may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelWalk {
+    /// Whether memory of the stack is brought in that is not resident.
+    pub faults: bool,
+    /// Whether a process is stopped when its stack is walked, for another unwinder to look at it.
+    pub stops: bool,
+}
+
+impl Default for KernelWalk {
+    /// Memory is brought in, and nobody is stopped.
+    fn default() -> Self {
+        Self { faults: true, stops: false }
+    }
 }
 
 /// Copies of user stacks.
@@ -130,8 +170,8 @@ impl UserStacks {
     /// The sizes of copies. Where none are made, none has more than 0 bytes.
     pub(crate) fn sizes(&self) -> CopySizes {
         match self {
-            Self::Copied(copies) => copies.sizes.clone(),
-            Self::Deferred | Self::Walked { .. } => CopySizes::one(0),
+            Self::Copied(copies) | Self::Any(copies, _) => copies.sizes.clone(),
+            Self::Deferred | Self::Walked(_) => CopySizes::one(0),
         }
     }
 }

@@ -118,6 +118,14 @@ impl Held {
         Self { bytes: bytes.into(), time, ..self }
     }
 
+    /// The cookie that a sample shares with its stack, which comes apart.
+    pub(crate) const fn cookie(&self) -> Option<u64> {
+        match self.meaning {
+            Meaning::Sample(UserPart::Deferred(cookie)) => Some(cookie),
+            _ => None,
+        }
+    }
+
     /// The record. It was split off a stream by its own size, so that is not
     /// `None`.
     pub fn record(&self) -> Option<Record<'_>> {

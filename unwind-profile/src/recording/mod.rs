@@ -10,6 +10,7 @@ pub mod events;
 pub mod header;
 pub mod held;
 pub mod input;
+pub mod off_cpu;
 pub mod pipeline;
 pub mod pmu_caps;
 pub mod reader;

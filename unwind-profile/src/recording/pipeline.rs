@@ -12,6 +12,7 @@ use unwind_target::rows::frame_pointers::FramePointerRows;
 use crate::recording::error::{Fault, PerfError};
 use crate::recording::events::Events;
 use crate::recording::held::{Held, Meaning};
+use crate::recording::off_cpu::{OffCpu, Waits};
 use crate::recording::reader::PerfReader;
 use crate::recording::tool_record;
 
@@ -59,6 +60,8 @@ pub struct Summary {
     /// have no cookie.
     pub by_time: u64,
     pub(crate) reorder: ReorderCounts,
+    /// How long threads waited, if that was asked for.
+    pub(crate) off_cpu: OffCpu,
     /// How often a row of a table was looked up for stacks that were walked; filled in
     /// when all walks are done.
     pub rows: CacheStats,
@@ -91,6 +94,20 @@ pub(crate) fn run(
     options: Options,
     sink: &mut impl Sink,
 ) -> Result<Summary, io::Error> {
+    run_with_waits(reader, options, None, sink)
+}
+
+/// The same, with the samples of the event in place `waits` turned into waits.
+///
+/// # Errors
+///
+/// As of [`run`].
+pub(crate) fn run_with_waits(
+    reader: &mut PerfReader,
+    options: Options,
+    waits: Option<usize>,
+    sink: &mut impl Sink,
+) -> Result<Summary, io::Error> {
     let half = options.memory.checked_div(2).unwrap_or(0);
     let mut pipeline = Pipeline {
         reorder: Reorder::new(half),
@@ -99,6 +116,7 @@ pub(crate) fn run(
         joined_by_time: 0,
         samples: 0,
         left_out: None,
+        waits: waits.map(|event| (event, Waits::default())),
         sink,
     };
     let end = loop {
@@ -148,6 +166,8 @@ struct Pipeline<'s, S> {
     samples: u64,
     /// How many records were left out; where the first one is, and why.
     left_out: Option<(u64, u64, Fault)>,
+    /// The event of waits, and the threads that wait.
+    waits: Option<(usize, Waits)>,
     sink: &'s mut S,
 }
 
@@ -211,6 +231,13 @@ impl<S: Sink> Pipeline<'_, S> {
 
     /// Takes a record in order of time.
     fn hand_on(&mut self, events: &Events, held: Held) -> io::Result<()> {
+        let Some((event, waits)) = &mut self.waits else { return self.join(events, held) };
+        let passed = waits.pass(held, *event);
+        passed.into_iter().flatten().try_for_each(|held| self.join(events, held))
+    }
+
+    /// Joins samples with their stacks.
+    fn join(&mut self, events: &Events, held: Held) -> io::Result<()> {
         let time = held.time;
         let Some(merger) = &mut self.merger else {
             return match held.meaning {
@@ -272,6 +299,11 @@ impl<S: Sink> Pipeline<'_, S> {
     fn finish(mut self, events: &Events, end: Result<(), PerfError>) -> Result<Summary, io::Error> {
         self.reorder.finish();
         self.drain(events)?;
+        let mut off_cpu = OffCpu::default();
+        if let Some((_, mut waits)) = self.waits.take() {
+            waits.finish().into_iter().try_for_each(|held| self.join(events, held))?;
+            off_cpu = waits.counts;
+        }
         let mut merge = MergeCounts::default();
         if let Some(merger) = &mut self.merger {
             merger.finish();
@@ -285,6 +317,6 @@ impl<S: Sink> Pipeline<'_, S> {
             .map_or(Ok(()), |(count, at, fault)| Err(PerfError::BadRecords { count, at, fault }));
         let (reorder, rows) = (self.reorder.counts(), CacheStats::default());
         let by_time = self.joined_by_time;
-        Ok(Summary { merge, by_time, reorder, rows, end: end.and(left_out) })
+        Ok(Summary { merge, by_time, reorder, off_cpu, rows, end: end.and(left_out) })
     }
 }

@@ -8,7 +8,7 @@ use unwind_target::counted::counted;
 
 use crate::engine::drained::{Drained, OfEvent};
 use crate::engine::{CpuTime, KernelWalks};
-use crate::session::off_cpu::OffCpu;
+use crate::recording::off_cpu::OffCpu;
 use crate::session::told::{Throttled, Told};
 use crate::walks::tally::Tally;
 

@@ -4,7 +4,6 @@ pub mod drain;
 pub mod keeper;
 pub mod ledger;
 pub mod ledger_section;
-pub mod off_cpu;
 pub mod parts;
 pub mod recording;
 pub mod rings;
@@ -51,6 +50,8 @@ pub enum SessionError {
 #[derive(Debug)]
 pub struct Opened {
     engine: Box<dyn Engine>,
+    /// Whether it tells of stacks that it has walked.
+    has_told_stacks: bool,
     attr: Attr,
     copy_size: CopySize,
     /// What samples lack.
@@ -64,16 +65,18 @@ impl Opened {
     ///
     /// [`SessionError::Engine`] if the kernel refuses them.
     pub fn new(sampling: &Sampling, rate: u32) -> Result<Self, SessionError> {
-        let mut engine: Box<dyn Engine> = match sampling.user_stacks {
-            UserStacks::Walked { faults, stops } => {
-                Box::new(BpfEngine::open(sampling, (faults, stops))?)
-            }
-            UserStacks::Copied(_) | UserStacks::Deferred => Box::new(PerfEngine::open(sampling)?),
-        };
-        let shortfalls = engine.shortfalls(sampling);
+        let (mut engine, sampling) = open(sampling)?;
+        let shortfalls = engine.shortfalls(&sampling);
         let attr = layout(&engine.events())?;
         let copy_size = CopySize::new(sampling.user_stacks.sizes(), rate);
-        Ok(Self { engine, attr, copy_size, shortfalls })
+        let has_told_stacks = matches!(sampling.user_stacks, UserStacks::Walked(_));
+        Ok(Self { engine, has_told_stacks, attr, copy_size, shortfalls })
+    }
+
+    /// Whether stacks are walked in the kernel by tables.
+    #[must_use]
+    pub const fn has_told_stacks(&self) -> bool {
+        self.has_told_stacks
     }
 
     /// What learns how deep stacks turn out to be.
@@ -90,6 +93,32 @@ impl Opened {
     }
 }
 
+/// Opens the events by the engine that is chosen. Returns also the choice.
+fn open(sampling: &Sampling) -> Result<(Box<dyn Engine>, Sampling), EngineError> {
+    let by = |user_stacks| Sampling { user_stacks, ..sampling.clone() };
+    match &sampling.user_stacks {
+        UserStacks::Any(copies, walks) => {
+            let walked = by(UserStacks::Walked(*walks));
+            if BpfEngine::is_for(sampling) {
+                match BpfEngine::open(&walked, *walks) {
+                    Ok(engine) => return Ok((Box::new(engine), walked)),
+                    // Copies are for kernels without the program, and for those who may not load it.
+                    Err(EngineError::Bpf(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let copied = by(UserStacks::Copied(copies.clone()));
+            Ok((Box::new(PerfEngine::open(&copied)?), copied))
+        }
+        UserStacks::Walked(walks) => {
+            Ok((Box::new(BpfEngine::open(sampling, *walks)?), sampling.clone()))
+        }
+        UserStacks::Copied(_) | UserStacks::Deferred => {
+            Ok((Box::new(PerfEngine::open(sampling)?), sampling.clone()))
+        }
+    }
+}
+
 /// A recording that is being made.
 #[derive(Debug)]
 pub struct Session {
@@ -101,6 +130,7 @@ pub struct Session {
     /// Keeps the files that have samples.
     keeper: Option<Keeper>,
     has_waits: bool,
+    has_told_stacks: bool,
     /// Losses of earlier parts that records have not told of yet.
     untold: u64,
     notices: Notices,
@@ -119,9 +149,20 @@ impl Session {
     ) -> Self {
         let (events, copy_size) = (opened.engine.events(), opened.copy_size.clone());
         let keeper = keeps_files.then(|| Keeper::start(notices.clone())).flatten();
+        let (has_waits, has_told_stacks) = (sampling.off_cpu, opened.has_told_stacks);
         let (emptied, parts) = opened.empty(existing, span);
-        let has_waits = sampling.off_cpu;
-        Self { emptied, parts, events, form, copy_size, keeper, has_waits, untold: 0, notices }
+        Self {
+            emptied,
+            parts,
+            events,
+            form,
+            copy_size,
+            keeper,
+            has_waits,
+            has_told_stacks,
+            untold: 0,
+            notices,
+        }
     }
 
     /// Waits for the next part to begin. `None` says that the recording is at its end.
@@ -138,7 +179,7 @@ impl Session {
     pub fn write(&mut self, file: File, part: Part) -> Result<Ledger, SessionError> {
         let (copy_size, notices) = (self.copy_size.clone(), self.notices.clone());
         let mut recording = Recording::begin(file, &self.events, self.form, copy_size, notices)?;
-        let recorded = recording.write(part.reader, self.keeper.as_ref());
+        let recorded = recording.write(part.reader, self.keeper.as_ref(), self.has_told_stacks);
         let drained = part.end.wait()?;
         let mut recorded = recorded?;
         // The kernel tells of losses when there is room again, which may be in the next part.
@@ -148,7 +189,7 @@ impl Session {
         self.untold = counted.saturating_sub(told);
         let unmatched = recorded.summary.merge.unmatched();
         let ledger = Ledger {
-            off_cpu: self.has_waits.then_some(recorded.off_cpu),
+            off_cpu: self.has_waits.then_some(recorded.summary.off_cpu),
             ..Ledger::of(drained, &recorded.tally, unmatched, &recorded.told)
         };
         let ledger = ledger.with_cpu_time(drained.cpu_time, self.form.rate);

@@ -7,13 +7,13 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use unwind_perf::merge::Outcome;
-use unwind_perf::record::{Endian, RecordType};
+use unwind_perf::record::Endian;
 use unwind_target::Notices;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
 use crate::engine::copy_size::CopySize;
-use crate::engine::{OFF_CPU, SampledEvent};
+use crate::engine::{OFF_CPU, SampledEvent, WAITS};
 use crate::mapped::address_spaces::Spaces;
 use crate::mapped::files::RecordedFiles;
 use crate::mapped::kernel::running_build_id;
@@ -31,7 +31,6 @@ use crate::recording::record_file::{RecordFile, Sections};
 use crate::recording::stream::StreamReader;
 use crate::session::keeper::Keeper;
 use crate::session::ledger_section::LedgerSection;
-use crate::session::off_cpu::{OffCpu, Waits};
 use crate::session::stream::read_start;
 use crate::session::told::Told;
 use crate::walks::found_frames::{FOUND_FRAMES, FoundFrames};
@@ -50,8 +49,6 @@ pub struct Form {
     pub rate: u32,
     /// Whether records are compressed.
     pub is_compressed: bool,
-    /// Whether the engine walks stacks itself.
-    pub has_told_stacks: bool,
 }
 
 /// A file that is being written.
@@ -90,7 +87,6 @@ fn has_waits(sampled: &[SampledEvent]) -> bool {
 pub(crate) struct Recorded {
     pub(crate) tally: Tally,
     pub(crate) told: Told,
-    pub(crate) off_cpu: OffCpu,
     pub(crate) summary: Summary,
 }
 
@@ -172,7 +168,7 @@ impl Recording {
     }
 
     /// Walks the stacks of the samples in a stream, and writes all that is in it. `keeper` keeps the
-    /// files that have samples.
+    /// files that have samples. With `has_told_stacks` the stream has stacks that an engine walked.
     ///
     /// # Errors
     ///
@@ -181,10 +177,11 @@ impl Recording {
         &mut self,
         stream: StreamReader,
         keeper: Option<&Keeper>,
+        has_told_stacks: bool,
     ) -> Result<Recorded, PerfError> {
         let setup = WalkSetup::new(self.form.frame_pointers)
             .beside_programs(stream.backlog(), self.copy_size.clone())
-            .with_told_stacks(self.form.has_told_stacks);
+            .with_told_stacks(has_told_stacks);
         let mut reader = PerfReader::from_stream(stream)?;
         let form = self.form;
         let options = Options {
@@ -204,29 +201,21 @@ impl Recording {
             let mut sink = RecordingSink {
                 records,
                 told: Told::new(form.rate),
-                waits: Waits::default(),
-                has_waits: self.has_waits,
                 events: self.events.clone(),
                 due: None,
                 keeper,
                 taken: HashSet::new(),
                 kernel: running_build_id(),
             };
-            let summary = pipeline::run(&mut reader, options, &mut sink)?;
-            for sample in sink.waits.finish() {
-                sink.write_sample(reader.events(), sample, &Outcome::Inline)?;
-            }
+            let waits = self.has_waits.then_some(WAITS);
+            let summary = pipeline::run_with_waits(&mut reader, options, waits, &mut sink)?;
             sink.records.finish()?;
             sink.records.parts().0.finish()?;
             sink.keep_files();
             self.build_ids = sink.build_ids();
             self.found_frames = sink.records.take_found_frames();
-            let recorded = Recorded {
-                tally: sink.records.tally().clone(),
-                told: sink.told,
-                off_cpu: sink.waits.counts,
-                summary,
-            };
+            let recorded =
+                Recorded { tally: sink.records.tally().clone(), told: sink.told, summary };
             Ok(recorded)
         })?;
         Ok(recorded)
@@ -252,8 +241,6 @@ impl Recording {
 struct RecordingSink<'scope, 'env, 'f> {
     records: MergedRecords<'scope, 'env, RecordsWriter<&'f mut RecordFile>>,
     told: Told,
-    waits: Waits,
-    has_waits: bool,
     events: Vec<String>,
     /// When what there is has to be in the file.
     due: Option<Instant>,
@@ -266,9 +253,6 @@ struct RecordingSink<'scope, 'env, 'f> {
 
 /// What is older can be read whatever ends the recorder.
 const KEPT_WITHIN: Duration = Duration::from_millis(500);
-
-/// The place of the event of waits among the events.
-const WAITS: usize = 1;
 
 impl RecordingSink<'_, '_, '_> {
     /// Makes what there is readable, if it is time.
@@ -302,32 +286,15 @@ impl RecordingSink<'_, '_, '_> {
         let files = found.iter().map(|(&name, id)| (name, id.as_slice()));
         build_ids::section(kernel.chain(files), Endian::Little)
     }
-
-    fn write_sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
-        self.records.sample(events, held, outcome)
-    }
 }
 
 impl Sink for RecordingSink<'_, '_, '_> {
     fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
-        if held.event != WAITS || !self.has_waits {
-            return self.write_sample(events, held, outcome);
-        }
-        // It is written when its thread runs again.
-        let unended = self.waits.sample(held);
-        unended.map_or(Ok(()), |last| self.write_sample(events, last, outcome))
+        self.records.sample(events, held, outcome)
     }
 
     fn record(&mut self, events: &Events, held: Held) -> io::Result<()> {
         self.told.take(&held);
-        let kind = held.record().map(|record| record.kind());
-        if let Some(RecordType::SWITCH | RecordType::SWITCH_CPU_WIDE) = kind {
-            // What it says is in the samples of waits.
-            let ended = self.waits.record(&held);
-            let outcome = &Outcome::Inline;
-            return ended.map_or(Ok(()), |last| self.write_sample(events, last, outcome));
-        }
-        self.waits.record(&held);
         self.records.record(events, held)
     }
 

@@ -220,7 +220,11 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             let pcs: Vec<u64> = walked.frames.iter().map(|frame| frame.pc).collect();
             self.spaces.note_stack(held.task, &pcs);
         }
-        let chain = held.callchain().map(|chain| chain.without_cookie().collect());
+        // Readers that do not know the mark would read no more than that.
+        let is_mark = |&word: &u64| word == Context::UserDeferred.word();
+        let chain = held.callchain();
+        let chain =
+            chain.map(|chain| chain.without_cookie().filter(|word| !is_mark(word)).collect());
         self.write_moved(&held)?;
         let waiting = Waiting::ToWalk(Arc::new(held), attr, chain.unwrap_or_default(), None);
         self.push(waiting, Some(work))?;

@@ -142,7 +142,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "URL", value_parser = Receiver::new)]
     otlp: Option<Receiver>,
 
-    /// How many bytes of a stack are looked at, at most 65,528
+    /// Have the kernel copy stacks, and look at this many bytes of each, at most 65,528
     ///
     /// Without it, 16,384 at first, and then 8,192 to 65,528: as many as make enough stacks
     /// complete.
@@ -214,13 +214,12 @@ pub(crate) struct RecordArgs {
 fn user_stacks(args: &RecordArgs, whom: &Whom) -> UserStacks {
     let events = args.event.iter().map(|events| events.0.len()).sum();
     let several = || CopySizes::several(whom, events, args.off_cpu);
-    args.engine.user_stacks(|| {
-        if args.deferred {
-            return UserStacks::Deferred;
-        }
-        let sizes = args.stack_bytes.map_or_else(several, CopySizes::one);
-        UserStacks::Copied(Copies { sizes, with_chains: args.uretprobes })
-    })
+    if args.deferred {
+        return UserStacks::Deferred;
+    }
+    let sizes = args.stack_bytes.map_or_else(several, CopySizes::one);
+    let needs_copies = args.stack_bytes.is_some() || args.keep_stacks || args.uretprobes;
+    args.engine.user_stacks(Copies { sizes, with_chains: args.uretprobes }, needs_copies)
 }
 
 fn ring_size(args: &RecordArgs) -> RingSize {
@@ -301,7 +300,6 @@ impl RecordArgs {
     /// What the engine that walks in the kernel cannot do.
     fn check_engine(&self, events: &[Requested]) -> Result<(), Failure> {
         let others = [
-            (self.off_cpu, "--off-cpu"),
             (self.keep_stacks, "--keep-stacks"),
             (self.stack_bytes.is_some(), "--stack-bytes"),
             (self.deferred, "--deferred"),
@@ -309,7 +307,7 @@ impl RecordArgs {
             (events.iter().any(Requested::is_tracepoint), "a tracepoint"),
         ];
         match others.into_iter().find(|&(is_asked, _)| is_asked) {
-            Some((_, what)) if self.engine.is_in_kernel() => {
+            Some((_, what)) if self.engine.must_be_in_kernel() => {
                 Err(Failure::new(format!("{what} is for --engine perf"), 2))
             }
             _ => Ok(()),
@@ -419,7 +417,6 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         rate: args.rate,
         // Stacks are many bytes, each of which takes time.
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
-        has_told_stacks: args.engine.is_in_kernel(),
     };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);
     let until =

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use unwind_profile::engine::drained::{Drained, SoFar};
-use unwind_profile::engine::sampling::{Copies, CopySizes, Often, RingSize, Sampling, UserStacks};
+use unwind_profile::engine::sampling::{Copies, CopySizes, Often, RingSize, Sampling};
 use unwind_profile::engine::subject::Subject;
 use unwind_profile::recording::error::PerfError;
 use unwind_profile::session::ledger::Ledger;
@@ -120,10 +120,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let ends = end_at(&signals, &Arc::default());
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let (whom, existing) = (of_running(&subject), existing(&subject));
-    let user_stacks = args.engine.user_stacks(|| {
-        let sizes = CopySizes::several(&whom, 1, false);
-        UserStacks::Copied(Copies { sizes, with_chains: false })
-    });
+    let sizes = CopySizes::several(&whom, 1, false);
+    let user_stacks = args.engine.user_stacks(Copies { sizes, with_chains: false }, false);
     let opened = open(
         &Sampling {
             often: Often::Rate(args.rate),
@@ -142,7 +140,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         rate: args.rate,
         interval: Duration::from_secs(args.interval),
         copy_size,
-        has_told_stacks: args.engine.is_in_kernel(),
+        has_told_stacks: opened.has_told_stacks(),
         debug_files: args.debug_directories.files(None),
     };
     let span = Span { subject, beside: None, ends: ends.clone(), until: None, every: None };

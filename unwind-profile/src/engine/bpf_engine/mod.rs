@@ -20,9 +20,10 @@ use crate::engine::bpf_engine::records::Records;
 use crate::engine::bpf_engine::tables::Tables;
 use crate::engine::bpf_error::BpfError;
 use crate::engine::perf_engine::PerfEngine;
-use crate::engine::sampling::{RingSize, Sampling};
+use crate::engine::requested::Requested;
+use crate::engine::sampling::{KernelWalk, RingSize, Sampling};
 use crate::engine::{
-    CpuTime, Engine, EngineError, Found, KernelWalks, SampledEvent, Shortfall, StoredRecord,
+    CpuTime, Engine, EngineError, Found, KernelWalks, SampledEvent, Shortfall, StoredRecord, WAITS,
 };
 
 /// Events of the kernel, the program that takes their samples, and the tables that it walks by.
@@ -38,22 +39,26 @@ pub(crate) struct BpfEngine {
 }
 
 impl BpfEngine {
+    /// Whether it is the better one for this: the kernel walks later what it cannot walk at once, and there is
+    /// no tracepoint, whose samples the program does not take.
+    pub(crate) fn is_for(sampling: &Sampling) -> bool {
+        unwind_bpf::is_deferring_kernel() && !sampling.events.iter().any(Requested::is_tracepoint)
+    }
+
     /// Opens the events and loads the program.
     ///
     /// # Errors
     ///
     /// [`EngineError`].
-    pub(crate) fn open(
-        sampling: &Sampling,
-        (faults, stops): (bool, bool),
-    ) -> Result<Self, EngineError> {
+    pub(crate) fn open(sampling: &Sampling, walk: KernelWalk) -> Result<Self, EngineError> {
         let ring_bytes = match sampling.ring {
             RingSize::Exactly(bytes) | RingSize::AtMost(bytes) => bytes,
         };
         let limits = Limits {
             ring_bytes: u32::try_from(ring_bytes).unwrap_or(u32::MAX),
-            faults,
-            stops,
+            faults: walk.faults,
+            stops: walk.stops,
+            waits: sampling.off_cpu.then(|| u32::try_from(WAITS).unwrap_or(0)),
             ..Limits::default()
         };
         if !has_numbers_of_all() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use unwind_perf::record::{Misc, RecordType};
 
-use crate::recording::held::Held;
+use crate::recording::held::{Held, Meaning};
 
 /// What is known of waiting in a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,42 +50,77 @@ pub(crate) struct Waits {
 
 #[derive(Debug)]
 enum Wait {
-    /// Since its sample was taken.
-    Sampled(Held),
+    /// Since its sample was taken; its stack, if that was walked then.
+    Sampled(Box<Ended>),
     /// Since this time.
     Unseen(u64),
 }
 
+/// A sample, and the stack that comes after it.
+type Ended = (Held, Option<Held>);
+
 impl Waits {
+    /// Takes a record, of the event in place `event` or another, and hands on what comes now: the record, or the
+    /// sample of a wait that is over. Until then a sample is held back, as its period is not known.
+    pub(crate) fn pass(&mut self, held: Held, event: usize) -> [Option<Held>; 2] {
+        let is_switch = || {
+            let kind = held.record().map(|record| record.kind());
+            matches!(kind, Some(RecordType::SWITCH | RecordType::SWITCH_CPU_WIDE))
+        };
+        let ended = match held.meaning {
+            Meaning::Sample(_) if held.event == event => self.sample(held),
+            Meaning::Stack(cookie) => return [self.stack(held, cookie), None],
+            _ if is_switch() => self.switch(&held),
+            _ => {
+                self.now = self.now.max(held.time);
+                return [Some(held), None];
+            }
+        };
+        ended.map_or([None, None], |(sample, stack)| [Some(sample), stack])
+    }
+
+    /// Keeps the stack of a thread that waits, if it is that of its sample; else returns it.
+    fn stack(&mut self, held: Held, cookie: Option<u64>) -> Option<Held> {
+        self.now = self.now.max(held.time);
+        match self.waiting.get_mut(&held.task.tid) {
+            Some(Wait::Sampled(waiting)) if cookie.is_some() && waiting.0.cookie() == cookie => {
+                waiting.1 = Some(held.apart());
+                None
+            }
+            _ => Some(held),
+        }
+    }
+
     /// Takes the sample of a thread that a CPU switches away from. Returns the sample of its
     /// last wait, if the end of that was not told.
-    pub(crate) fn sample(&mut self, held: Held) -> Option<Held> {
+    fn sample(&mut self, held: Held) -> Option<Ended> {
         self.now = self.now.max(held.time);
-        match self.waiting.insert(held.task.tid, Wait::Sampled(held.apart())) {
+        match self.waiting.insert(held.task.tid, Wait::Sampled(Box::new((held.apart(), None)))) {
             Some(Wait::Sampled(last)) => {
+                let (last, stack) = *last;
                 self.counts.without_end = self.counts.without_end.saturating_add(1);
                 let time = last.time;
-                Some(last.with_time_and_period(time, 0))
+                Some((last.with_time_and_period(time, 0), stack))
             }
             _ => None,
         }
     }
 
-    /// Takes note of any other record. Returns the sample of a wait that ends by it, with the
-    /// time of its end and with its length as its period.
-    pub(crate) fn record(&mut self, held: &Held) -> Option<Held> {
+    /// Takes note of a switch. Returns the sample of a wait that ends by it, with the time of its end and with its
+    /// length as its period.
+    fn switch(&mut self, held: &Held) -> Option<Ended> {
         self.now = self.now.max(held.time);
         let header = held.record()?.header();
-        if !matches!(header.kind, RecordType::SWITCH | RecordType::SWITCH_CPU_WIDE) {
-            return None;
-        }
         let thread = held.task.tid;
         if header.misc.contains(Misc::SWITCH_OUT) {
             self.waiting.entry(thread).or_insert(Wait::Unseen(held.time));
             return None;
         }
         match self.waiting.remove(&thread)? {
-            Wait::Sampled(sample) => Some(self.end(sample, held.time)),
+            Wait::Sampled(waiting) => {
+                let (sample, stack) = *waiting;
+                Some((self.end(sample, held.time), stack))
+            }
             Wait::Unseen(since) => {
                 self.count_unseen(held.time.saturating_sub(since));
                 None
@@ -99,12 +134,15 @@ impl Waits {
         let mut samples = Vec::new();
         for wait in waiting.into_values() {
             match wait {
-                Wait::Sampled(sample) => samples.push(self.end(sample, now)),
+                Wait::Sampled(waiting) => {
+                    let (sample, stack) = *waiting;
+                    samples.push((self.end(sample, now), stack));
+                }
                 Wait::Unseen(since) => self.count_unseen(now.saturating_sub(since)),
             }
         }
-        samples.sort_by_key(|sample| sample.task.tid);
-        samples
+        samples.sort_by_key(|(sample, _)| sample.task.tid);
+        samples.into_iter().flat_map(|(sample, stack)| [Some(sample), stack]).flatten().collect()
     }
 
     fn end(&mut self, sample: Held, time: u64) -> Held {
@@ -171,11 +209,11 @@ mod tests {
     fn d14_a_wait_lasts_from_its_sample_to_the_switch_back() {
         let mut waits = Waits::default();
         assert!(waits.sample(sample(5, 100)).is_none());
-        assert!(waits.record(&switch(5, 101, OUT)).is_none());
-        assert!(waits.record(&switch(6, 110, IN)).is_none());
-        let ended = waits.record(&switch(5, 160, IN)).unwrap();
+        assert!(waits.switch(&switch(5, 101, OUT)).is_none());
+        assert!(waits.switch(&switch(6, 110, IN)).is_none());
+        let (ended, _) = waits.switch(&switch(5, 160, IN)).unwrap();
         assert_eq!(told(&ended), (5, 160, Some(60), Some(0x1000), Some(3)));
-        assert!(waits.record(&switch(5, 170, IN)).is_none());
+        assert!(waits.switch(&switch(5, 170, IN)).is_none());
         let counts = OffCpu { samples: 1, nanoseconds: 60, ..OffCpu::default() };
         assert_eq!(waits.counts, counts);
     }
@@ -183,13 +221,13 @@ mod tests {
     #[test]
     fn d14_waits_without_a_sample_or_an_end_are_counted_apart() {
         let mut waits = Waits::default();
-        waits.record(&switch(5, 100, OUT));
-        assert!(waits.record(&switch(5, 130, IN)).is_none());
+        waits.switch(&switch(5, 100, OUT));
+        assert!(waits.switch(&switch(5, 130, IN)).is_none());
         assert!(waits.sample(sample(6, 140)).is_none());
-        let unended = waits.sample(sample(6, 150)).unwrap();
+        let (unended, _) = waits.sample(sample(6, 150)).unwrap();
         assert_eq!(told(&unended), (6, 140, Some(0), Some(0x1000), Some(3)));
-        waits.record(&switch(7, 180, OUT));
-        waits.record(&switch(8, 200, IN));
+        waits.switch(&switch(7, 180, OUT));
+        waits.switch(&switch(8, 200, IN));
         let last = waits.finish();
         assert_eq!(
             last.iter().map(told).collect::<Vec<_>>(),
