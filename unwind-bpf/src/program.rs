@@ -111,9 +111,10 @@ impl Program {
         attr.u32(8, PERF_EVENT).u64(16, number).open(Command::LINK_CREATE)
     }
 
-    /// Has it told of tasks that end.
-    pub(crate) fn attach_to_exits(&self) -> io::Result<OwnedFd> {
-        Attr::new().fd(8, self.file("program on_exit")?).open(Command::RAW_TRACEPOINT_OPEN)
+    /// Has it told of tasks that end, and of threads that execute another program.
+    pub(crate) fn attach_to_ends(&self) -> io::Result<[OwnedFd; 2]> {
+        let attach = |name| Attr::new().fd(8, self.file(name)?).open(Command::RAW_TRACEPOINT_OPEN);
+        Ok([attach("program on_exit")?, attach("program on_exec")?])
     }
 }
 

@@ -347,6 +347,12 @@ impl FileKey {
         self.inode == Self::VDSO
     }
 
+    /// Whether it is that of 32-bit code.
+    #[must_use]
+    pub const fn is_vdso_of_32_bit(&self) -> bool {
+        self.is_vdso() && self.generation != 0
+    }
+
     /// Whether a file with this metadata may be the one: it has the same size and, if it is of the same
     /// device, the same inode. A file of a layered file system is of another device than what is mapped
     /// of it.
@@ -409,9 +415,10 @@ mod tests {
         let registers = [0, 7, 8, 16, 23, 12, 24].map(|number| copy.registers.get(number));
         assert_eq!(registers, [Some(10), Some(19), Some(16), Some(9), Some(0), None, None]);
 
-        let all = bytes(4, 0, 0, 0, &[u64::MAX, 9, 0, 0x1000, 0x3000, 0x2000]);
+        let all = bytes(4, 0, 0, 0, &[u64::MAX, 9, 1 << 32, 0x1000, 0x3000, 0x2000]);
         let Some(Record::Wanted(wanted)) = Record::parse(&all) else { panic!() };
-        assert!(wanted.file.is_vdso());
+        assert!(wanted.file.is_vdso() && wanted.file.is_vdso_of_32_bit());
+        assert!(!FileKey { generation: 0, ..wanted.file }.is_vdso_of_32_bit());
         assert_eq!((wanted.start, wanted.end, wanted.offset), (0x1000, 0x3000, 0x2000));
         assert_eq!(wanted.file.bytes()[..], all[40..64]);
     }

@@ -15,8 +15,8 @@ pub struct Walker {
     program: Program,
     ring: Ring,
     counts: Shared,
-    /// Keeps the program at the ends of tasks.
-    _exits: OwnedFd,
+    /// Keeps the program at the ends of tasks, and of what threads execute.
+    _ends: [OwnedFd; 2],
     /// How many images there are.
     images: u32,
 }
@@ -171,10 +171,9 @@ impl Walker {
         let ring = Ring::map(ring, limits.ring_bytes).map_err(LoadError::Map)?;
         let counts = program.map(Map::Counts).map_err(LoadError::Map)?;
         let counts = Shared::map(counts, 4096, 0, true).map_err(LoadError::Map)?;
-        let exits = program.attach_to_exits();
-        let exits =
-            exits.map_err(|error| refused((LoadStep::Programs { verifier: None }, error)))?;
-        Ok(Self { program, ring, counts, _exits: exits, images: 0 })
+        let ends = program.attach_to_ends();
+        let ends = ends.map_err(|error| refused((LoadStep::Programs { verifier: None }, error)))?;
+        Ok(Self { program, ring, counts, _ends: ends, images: 0 })
     }
 
     /// Has the program take the samples of an open perf event, in place of the event's own ring. Records

@@ -4,14 +4,8 @@
 // the pc alone.
 #pragma once
 
+#include "memory.h"
 #include "modules.h"
-
-static __always_inline long read(const int may_sleep, void *to, u32 len, u64 from)
-{
-	if (may_sleep && may_fault)
-		return bpf_copy_from_user(to, len, (void *)from);
-	return bpf_probe_read_user(to, len, (void *)from);
-}
 
 // The registers that the kernel has saved for a signal handler, above the stack pointer.
 static __always_inline int leave_handler(const int may_sleep, struct walk *w)

@@ -38,6 +38,9 @@ typedef long long s64;
 #define PF_USER_WORKER 0x4000
 #define PF_KTHREAD 0x200000
 #define VM_EXEC 4
+#define TMPFS 0x01021994
+#define BTRFS 0x9123683e
+#define FUSE 0x65735546
 #define EBUSY 16
 #define SIGSTOP 19
 #define EOPNOTSUPP 95
@@ -49,6 +52,8 @@ typedef long long s64;
 
 struct super_block {
 	u32 s_dev;
+	unsigned long s_magic;
+	struct block_device *s_bdev;
 };
 struct inode {
 	unsigned long i_ino;
@@ -76,12 +81,23 @@ typedef struct seqcount seqcount_t;
 struct mm_struct___sequence {
 	seqcount_t mm_lock_seq;
 };
+// Empty where the kernel has no userfaultfd.
+struct vm_userfaultfd_ctx {
+	void *ctx;
+};
 struct vm_area_struct {
 	unsigned long vm_start, vm_end;
 	struct mm_struct *vm_mm;
 	unsigned long vm_flags;
 	unsigned long vm_pgoff;
 	struct file *vm_file;
+	struct vm_userfaultfd_ctx vm_userfaultfd_ctx;
+};
+typedef struct {
+	s32 counter;
+} atomic_t;
+struct signal_struct {
+	atomic_t live;
 };
 struct task_struct {
 	u32 flags;
@@ -89,6 +105,7 @@ struct task_struct {
 	u64 start_time;
 	struct task_struct *group_leader;
 	struct mm_struct *mm;
+	struct signal_struct *signal;
 };
 struct perf_event {
 	struct perf_event *parent;

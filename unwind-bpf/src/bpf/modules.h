@@ -115,6 +115,8 @@ struct mapping {
 	u64 start, end, offset;
 	u32 mappings;
 	u32 is_code;
+	u32 is_32_bit; // the code that is executed
+	u32 unused;
 };
 
 static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, struct mapping *found)
@@ -136,6 +138,7 @@ static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, str
 		found->file.device = inode->i_sb->s_dev;
 	} else if ((u64)mm->context.vdso == vma->vm_start) {
 		found->file.inode = VDSO;
+		found->file.generation = found->is_32_bit;
 		found->offset = 0;
 	}
 	return 0;
@@ -214,6 +217,7 @@ __noinline int enter_mapped(struct walk *w, u64 pc)
 	if (!w)
 		return END_NO_MAPPING;
 	w->module.start = w->module.end = 0;
+	found.is_32_bit = w->word == 4;
 	error = bpf_find_vma(task, pc, on_mapping, &found, 0);
 	if (error)
 		return error == -EBUSY ? END_BUSY : END_NO_MAPPING;

@@ -61,7 +61,9 @@ static __always_inline void copy(const u64 *registers, u64 cookie, u32 end)
 		page = bpf_dynptr_data(&ptr, sizeof(*record) + done, PAGE);
 		if (!page)
 			break;
-		if (read(1, page, len, sp + done))
+		// The pages are there by now. One that has gone again is not waited for: the reader of the ring
+		// stops before a record that is not yet written.
+		if (read(0, page, len, sp + done))
 			is_over = 1;
 		else
 			record->head.count = done + len;

@@ -337,7 +337,16 @@ int sample(struct bpf_perf_event_data *context)
 	return 0;
 }
 
-// A task ends: what is pending is abandoned.
+// Forgets the state of a task of this number. What is pending is abandoned.
+static __always_inline void forget(u32 tid, struct task_state *state, u32 end)
+{
+	u64 cookie = state->cookie;
+
+	if (__sync_val_compare_and_swap(&state->state, PENDING, IDLE) == PENDING)
+		abandon(cookie, end);
+	bpf_map_delete_elem(&tasks, &tid);
+}
+
 SEC("tp_btf/sched_process_exit")
 int on_exit(u64 *context)
 {
@@ -345,15 +354,24 @@ int on_exit(u64 *context)
 	u32 tid = task->pid, tgid = task->tgid;
 	struct task_state *state = bpf_map_lookup_elem(&tasks, &tid);
 
-	if (state && state->started == task->start_time) {
-		u64 cookie = state->cookie;
-
-		if (__sync_val_compare_and_swap(&state->state, PENDING, IDLE) == PENDING)
-			abandon(cookie, END_EXIT);
-		bpf_map_delete_elem(&tasks, &tid);
-	}
-	if (tid == tgid)
+	if (state && state->started == task->start_time)
+		forget(tid, state, END_EXIT);
+	// The first thread may end before others.
+	if (!task->signal->live.counter)
 		bpf_map_delete_elem(&spaces, &tgid);
+	return 0;
+}
+
+// A thread that executes another program has given up its number for its leader's.
+SEC("tp_btf/sched_process_exec")
+int on_exec(u64 *context)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 before = context[1];
+	struct task_state *state = bpf_map_lookup_elem(&tasks, &before);
+
+	if (state && before != task->pid)
+		forget(before, state, END_EXEC);
 	return 0;
 }
 

@@ -37,13 +37,16 @@ static long read_kernel(void *to, u32 size, void *from)
 
 static long find_vma(struct task_struct *task, u64 at, void *callback, void *data, u64 flags)
 {
-	struct super_block device = { 1 };
+	struct super_block device = { 1, 0, 0 };
 	struct inode inode = { 7, 0x1000, 0, &device };
 	struct file file = { &inode };
 	struct vm_area_struct vma = { CODE, CODE + 0x1000, task->mm, VM_EXEC, 0, &file };
+	struct vm_area_struct stack = { STACK, CODE, task->mm };
 
 	interrupt();
-	if (at - CODE >= 0x1000)
+	if (at >= STACK)
+		vma = stack;
+	else if (at - CODE >= 0x1000)
 		return -ENOENT;
 	((long (*)(void *, void *, void *))callback)(task, &vma, data);
 	return 0;

@@ -227,6 +227,8 @@ static void act(char *line)
 		it->task.group_leader = &slots[d].task;
 		it->task.mm = d == a ? new_memory() : slots[d].task.mm;
 		it->task.tgid = slots[d].task.pid;
+		it->task.signal = d == a ? calloc(1, sizeof(struct signal_struct)) : slots[d].task.signal;
+		it->task.signal->live.counter++;
 	} else if (!strcmp(what, "run")) {
 		current = &slots[a];
 	} else if (!strcmp(what, "cpu")) {
@@ -253,6 +255,7 @@ static void act(char *line)
 	} else if (!strcmp(what, "exit")) {
 		countdown = a;
 		current->task.flags |= PF_EXITING;
+		current->task.signal->live.counter--;
 		on_end(0);
 		if (countdown)
 			run_nested();

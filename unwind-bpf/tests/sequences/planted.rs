@@ -13,11 +13,11 @@ struct Fault {
 const FAULTS: &[Fault] = &[
     Fault {
         name: "the state stays after an exit",
-        replacements: &[("		bpf_map_delete_elem(&tasks, &tid);\n", "")],
+        replacements: &[("	bpf_map_delete_elem(&tasks, &tid);\n", "")],
     },
     Fault {
         name: "an exit abandons nothing",
-        replacements: &[("			abandon(cookie, END_EXIT);\n", "			;\n")],
+        replacements: &[("		abandon(cookie, end);\n", "		;\n")],
     },
     Fault {
         name: "an exit abandons what is delivered",
@@ -28,7 +28,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "an exit ends another task's request",
-        replacements: &[("	if (state && state->started == task->start_time) {", "	if (state) {")],
+        replacements: &[("	if (state && state->started == task->start_time)", "	if (state)")],
     },
     Fault {
         name: "a number used anew has the request from before",

@@ -391,7 +391,7 @@ fn exports_v8(file: &ElfFile) -> bool {
 
 /// The code that the kernel lends to this very process: the same as to all others while it
 /// runs.
-fn own_vdso() -> Option<ElfFile> {
+pub(crate) fn own_vdso() -> Option<ElfFile> {
     let mappings = maps::parse(&std::fs::read("/proc/self/maps").ok()?);
     let vdso = mappings.iter().find(|mapping| mapping.backing == Backing::Vdso)?;
     let id = i32::try_from(std::process::id()).ok()?;

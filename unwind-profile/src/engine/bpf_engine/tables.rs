@@ -20,6 +20,7 @@ use unwind_target::target::maps::{Backing, parse};
 use unwind_target::target::memory::ProcessMemory;
 
 use crate::engine::priority::go_first;
+use crate::mapped::recorded_file::own_vdso;
 
 /// Bytes of all tables at most, which are memory of the kernel.
 const MOST: usize = 512 << 20;
@@ -144,6 +145,10 @@ fn open(wanted: &Wanted) -> Option<ElfFile> {
     let process = i32::try_from(wanted.origin.process).ok()?;
     let range = wanted.start..wanted.end;
     if wanted.file.is_vdso() {
+        // All processes share its table, and any of them can write to its own copy.
+        if !wanted.file.is_vdso_of_32_bit() {
+            return own_vdso();
+        }
         return copy_vdso(&range, &mut ProcessMemory::open(process).ok()?).ok();
     }
     let maps = fs::read(format!("/proc/{process}/maps")).ok()?;
