@@ -13,6 +13,9 @@
 //! no signal's, the program would be killed, so there is no such code but in trampolines.
 //! Only where the instruction that sets the number is before the pc is it taken on trust that
 //! those bytes are an instruction: they have to begin where code may begin.
+//!
+//! A task that is in this very call has the pc after it, where other code may begin. There only the bytes that
+//! debuggers know are a trampoline.
 
 use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
@@ -91,6 +94,9 @@ fn find<M: Memory>(
             }
         }
     }
+    if let Some(call) = called(word, pc, mem).filter(&is_whole) {
+        return Ok(Some(call));
+    }
     let mut bytes = [0; 2 * LEN];
     let (before, after) = bytes.split_at_mut(LEN);
     let (len, error) = read_after(pc, after, mem);
@@ -117,6 +123,22 @@ fn find<M: Memory>(
         }
     }
     error.map_or(Ok(None), Err)
+}
+
+/// The call of the trampoline that ends at `pc`: the kernel has been entered there, and the call does not
+/// return. Other code may begin there, so the whole of a well-known one has to stand before it.
+fn called<M: Memory>(word: WordSize, pc: VirtAddr, mem: &mut M) -> Option<Call> {
+    let lens: &[usize] = if word == WordSize::Eight { &[9] } else { &[8, 7] };
+    lens.iter().find_map(|&len| {
+        let mut bytes = [0; 9];
+        let code = bytes.get_mut(..len)?;
+        mem.read(pc.checked_sub(u64::try_from(len).ok()?)?, code).ok()?;
+        let is_whole = is_well_known(code) && matches!(code, [.., 0x0f, 0x05] | [.., 0xcd, 0x80]);
+        match follow(word, code, 0) {
+            Way::Call(call) if is_whole => Some(Call { left: ToCall(0), ..call }),
+            _ => None,
+        }
+    })
 }
 
 /// Reads what there is from `pc` on: how many bytes, and why there may be more.
@@ -425,6 +447,30 @@ mod tests {
     }
 
     #[test]
+    fn u6_after_the_call_of_a_well_known_trampoline_its_context_is_at_the_stack_pointer() {
+        use WordSize::{Eight, Four};
+        let cases: [(WordSize, &[u8], Option<u32>); 6] = [
+            (Eight, &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05], Some(15)),
+            (Four, &[0x58, 0xb8, 119, 0, 0, 0, 0xcd, 0x80], Some(119)),
+            (Four, &[0xb8, 173, 0, 0, 0, 0xcd, 0x80], Some(173)),
+            // Not those bytes, another call, and what another program calls.
+            (Eight, &[0x90, 0x90, 0xb8, 15, 0, 0, 0, 0x0f, 0x05], None),
+            (Eight, &[0x48, 0xc7, 0xc0, 14, 0, 0, 0, 0x0f, 0x05], None),
+            (Four, &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05], None),
+        ];
+        for (word, code, number) in cases {
+            let end = 0x6010 + u64::try_from(code.len()).unwrap();
+            // Before a function, and at the end of what is mapped.
+            for next in [&[0x55, 0xc3][..], &[]] {
+                let memory = SparseMemory::default().put(0x6010, code).put(end, next);
+                let expected = number.map(|number| (number, 0));
+                assert_eq!(found(word, end, &memory), expected, "{code:x?}");
+                assert_eq!(found(word, end + 1, &memory), None, "{code:x?} + 1");
+            }
+        }
+    }
+
+    #[test]
     fn u6_code_that_only_looks_like_a_trampoline_is_none() {
         use WordSize::{Eight, Four};
         let cases: [(WordSize, &[u8], u64); 13] = [
@@ -483,7 +529,7 @@ mod tests {
             for pc in 0..code.len() {
                 let addr = VirtAddr::new(u64::try_from(pc).unwrap());
                 let is_found = find_rt_sigreturn_64(addr, &mut memory).unwrap().is_some();
-                let is_known = well_known.iter().any(|at| (*at..at + 9).contains(&pc));
+                let is_known = well_known.iter().any(|at| (*at..=at + 9).contains(&pc));
                 // Inside of the moves by which libgcc compares code with a trampoline's.
                 let is_operand = matches!(code[..pc], [.., 0x48, 0xb8..=0xbf]);
                 if is_found && !is_known && !is_operand {
