@@ -158,6 +158,13 @@ fn count(ledger: &Value, name: &str) -> u64 {
     ledger[name].as_u64().unwrap_or_else(|| panic!("{name} in {ledger}"))
 }
 
+/// Stacks that are complete, and those that are none as their program had ended.
+fn settled(ledger: &Value) -> u64 {
+    let ended = ["executed-another", "thread-ended"];
+    let ended = ended.map(|name| ledger["incomplete"][name].as_u64().unwrap_or(0));
+    count(ledger, "complete") + ended.iter().sum::<u64>()
+}
+
 /// Stacks of functions, the outermost first, each with how often it was seen.
 fn stacks(folded: &str) -> impl Iterator<Item = (Vec<&str>, u64)> {
     folded.lines().map(|line| {
@@ -210,11 +217,11 @@ fn d14_the_kernels_own_deferred_stacks_are_recorded_and_are_unchecked() {
 fn a_program_in_the_kernel_walks_stacks_without_frame_pointers() {
     let Some(guest) = Guest::get() else { return };
     let (ledger, folded) = (guest.ledger(1), &guest.folded[1]);
-    let [written, complete] = ["written", "complete"].map(|name| count(ledger, name));
+    let written = count(ledger, "written");
     let walks = |name: &str| count(&ledger["walks"], name);
     // Before Linux 6.18 all are walked at once, also until the tables are there.
     let least = if walks("deferred") == 0 { 90 } else { 98 };
-    assert!(written > 100 && complete * 100 >= written * least, "{ledger}");
+    assert!(written > 100 && settled(ledger) * 100 >= written * least, "{ledger}");
     assert!(walks("at_once") == written || walks("deferred").min(walks("shared")) > 5, "{ledger}");
     let chain = ["main", "reads_all", "reads"];
     let (mut whole, mut seen) = (0, 0);
@@ -230,17 +237,15 @@ fn a_program_in_the_kernel_walks_stacks_without_frame_pointers() {
 fn signals_threads_and_programs_that_replace_others_are_all_in_the_programs_ledger() {
     let Some(guest) = Guest::get() else { return };
     let (ledger, folded) = (guest.ledger(2), &guest.folded[2]);
-    let incomplete = |name: &str| ledger["incomplete"][name].as_u64().unwrap_or(0);
     let reasons = ledger["incomplete"].as_object().unwrap();
     let reasons: u64 = reasons.values().map(|count| count.as_u64().unwrap()).sum();
     let classes = ["complete", "kernel_only", "unmatched", "unchecked", "damaged", "dropped"];
     let classified: u64 = classes.iter().map(|name| count(ledger, name)).sum();
-    let [written, complete] = ["written", "complete"].map(|name| count(ledger, name));
+    let written = count(ledger, "written");
     assert_eq!(classified + reasons, written, "{ledger}");
     assert_eq!([count(ledger, "damaged"), count(ledger, "lost")], [0, 0], "{ledger}");
-    let ended = incomplete("executed-another") + incomplete("thread-ended");
     let least = if count(&ledger["walks"], "deferred") == 0 { 80 } else { 95 };
-    assert!(written > 100 && (complete + ended) * 100 >= written * least, "{ledger}");
+    assert!(written > 50 && settled(ledger) * 100 >= written * least, "{ledger}");
     for name in ["handles", "works", "mixes"] {
         assert!(stacks(folded).any(|(stack, _)| stack.contains(&name)), "{name} in {folded}");
     }
