@@ -28,11 +28,11 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   return-probe          a uretprobe has the return address, see --uretprobes
   no-start              the sample has no registers to start with
   record-limit          more frames than a record can have
-  frame-limit           of --engine bpf: more than 2,048 frames
-  stack-not-resident    of --engine bpf: a part of the stack that is not there, or that is not to be
+  frame-limit           walked in the kernel: more than 2,048 frames
+  stack-not-resident    walked in the kernel: a part of the stack that is not there, or that is not to be
                         brought in (--no-fault)
-  executed-another      of --engine bpf: the process executed another program before its stack was walked
-  thread-ended          of --engine bpf: the thread ended before its stack was walked
+  executed-another      the process executed another program before its stack was walked in the kernel
+  thread-ended          the thread ended before its stack was walked in the kernel
   others                as `unwind script` says of each such stack
 If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed
 is told on standard error, and changes nothing of it.
@@ -47,7 +47,7 @@ changes its meaning or goes), the classes above as counts, `incomplete` as an ob
   throttled       spans, nanoseconds, samples_estimated
   cpu_time        nanoseconds, samples_missing_estimated; left out where the kernel does not count
   events          of several events: a list, each with `event`, its name, `written` and the classes
-  walks           of --engine bpf: stacks walked where the sample was taken (at_once), before the thread
+  walks           in the kernel: stacks walked where the sample was taken (at_once), before the thread
                   returned to user code (deferred), or copied for want of a row and walked outside
                   (copied); samples that share the stack of an earlier one (shared)
   off_cpu         of --off-cpu: samples and nanoseconds of waits, without_sample and
