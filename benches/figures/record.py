@@ -5,8 +5,8 @@
                               [--engine NAME] [PROGRAM...]
 
 Each program does the same work alone, recorded by `unwind record`, by perf with copies of
-stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`). The four take turns, every
-second time in the opposite order, and a turn of one program follows one of another, so that what
+stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`); with --engine bpf also by `unwind record`
+with copies. They take turns, every second time in the opposite order, and a turn of one program follows one of another, so that what
 else the machine does falls on all of them; the figures are medians over the turns. CPU seconds of
 the program and of the recorder are told apart. What the recorders have seen is that of the first
 turn, in which samply, if it is there, records each program, too.
@@ -201,11 +201,17 @@ def allowed_to_samply():
 
 def recorders(unwind, rate, folder):
     """The contestants: name, command, file."""
-    ours, dwarf, fp = (os.path.join(folder, name) for name in ("ours", "dwarf", "fp"))
+    ours, copies, dwarf, fp = (os.path.join(folder, name)
+                               for name in ("ours", "copies", "dwarf", "fp"))
     perf = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(rate)]
+    with_copies = {}
+    if unwind[-1] == "bpf":
+        other = [*unwind[:-1], "perf", "--json", "-F", str(rate), "-o", copies, "--"]
+        with_copies["unwind, copies"] = (other, copies)
     return {
         "alone": ([], None),
         "unwind": ([*unwind, "--json", "-F", str(rate), "-o", ours, "--"], ours),
+        **with_copies,
         "dwarf": (perf + ["--call-graph", "dwarf", "-o", dwarf, "--"], dwarf),
         "fp": (perf + ["--call-graph", "fp", "-o", fp, "--"], fp),
     }
@@ -223,7 +229,7 @@ def turn_of(unwind, program, rate, number, folder):
             continue
         sizes[name] = os.path.getsize(data)
         if number == 0:
-            seen[name] = ledger(output) if name == "unwind" else by_perf(data)
+            seen[name] = ledger(output) if name.startswith("unwind") else by_perf(data)
     if number == 0:
         seen["samply"] = by_samply(program, rate, folder)
     remove_maps(before)
@@ -363,7 +369,7 @@ def cost_rows(name, rate, results):
     """What a program and its recorders took: rows of the two tables."""
     seconds, sizes = results["seconds"], results["sizes"]
     alone = seconds["alone"]
-    contestants = ("unwind", "dwarf", "fp")
+    contestants = [name for name in seconds if name != "alone"]
     cells = [more(seconds[recorder], alone) for recorder in contestants]
     cells.append(more(seconds["unwind"], seconds["dwarf"]))
     own = median([own for own, _ in alone])
@@ -377,9 +383,8 @@ def cost_rows(name, rate, results):
 
 def interrupted_row(name, rate, turns):
     """What a sample takes of a program."""
-    contestants = ("alone", "unwind", "dwarf", "fp")
     cells = []
-    for name_of in contestants:
+    for name_of in turns[0]:
         length = median([turn[name_of][1] for turn in turns]) / 1000
         part = median([turn[name_of][2] for turn in turns]) / 10_000
         cells.append(f"{length:.1f} µs, {part:.2f} %")
@@ -426,20 +431,23 @@ def main():
     costs = [cost_rows(*row) for row in rows]
     print("\nThe program's CPU time beside that of its run alone, and recorded by `unwind` beside "
           "recorded by perf dwarf: the median of the turns, and the middle half of them.\n")
-    print("| program | Hz | alone, s | unwind | perf dwarf | perf fp | unwind / perf dwarf |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    recorders_of = [name for name in (rows[0][2]["seconds"] if rows else ()) if name != "alone"]
+    names = " | ".join(name if name.startswith("unwind") else f"perf {name}" for name in recorders_of)
+    columns = "--:|" * len(recorders_of)
+    print(f"| program | Hz | alone, s | {names} | unwind / perf dwarf |")
+    print(f"|---|--:|--:|{columns}--:|")
     print("\n".join(program for program, _ in costs))
     print("\n`unwind` / perf dwarf, all programs together: the mean of the turns, and where it is in 95 of "
           "100 cases: " + "; ".join(together(rate, rows) for rate in asked.rates.split(",")) + ".")
     print("\nThe recorder's CPU time as a share of that of the program alone, and its file.\n")
-    print("| program | Hz | unwind | perf dwarf | perf fp | file, MB | file / perf dwarf's |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print(f"| program | Hz | {names} | file, MB | file / perf dwarf's |")
+    print(f"|---|--:|{columns}--:|--:|")
     print("\n".join(recorder for _, recorder in costs))
     print("\nHow long a program with this much stack, in KiB, stands still at a time, the median, and "
           "in which share of its time; medians of the turns. Alone these are ticks of the kernel's "
           "clock.\n")
-    print("| stack | Hz | alone | unwind | perf dwarf | perf fp | share: unwind / perf dwarf |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print(f"| stack | Hz | alone | {names} | share: unwind / perf dwarf |")
+    print(f"|---|--:|--:|{columns}--:|")
     print("\n".join(interrupted))
 
 

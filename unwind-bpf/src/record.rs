@@ -125,6 +125,8 @@ pub enum End {
     Exec,
     /// The thread has ended since the sample.
     Exit,
+    /// The stack was to be copied, and the ring had no room for that.
+    Full,
     /// Too many stacks were walked at the same time.
     Room,
     /// Nothing that is code is mapped where the pc is.
@@ -150,12 +152,13 @@ pub enum End {
 }
 
 impl End {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Outermost,
         Self::Depth,
         Self::Memory,
         Self::Exec,
         Self::Exit,
+        Self::Full,
         Self::Room,
         Self::NoMapping,
         Self::NoFile,
@@ -407,7 +410,7 @@ mod tests {
         assert_eq!((stack.end, stack.pcs.iter().collect()), (End::Depth, vec![0x40]));
 
         let words: Vec<u64> = (0..21).chain([7, 8]).collect();
-        let all = bytes(3, 12, 11, 3, &words);
+        let all = bytes(3, 12, 12, 3, &words);
         let Some(Record::Copy(copy)) = Record::parse(&all) else { panic!() };
         assert_eq!((copy.end, copy.is_32_bit, copy.is_cut), (End::NoRow, true, true));
         assert_eq!(copy.bytes, [7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]);

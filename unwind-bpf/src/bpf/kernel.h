@@ -32,6 +32,8 @@ typedef long long s64;
 #define BPF_F_INNER_MAP (1 << 12)
 #define BPF_NOEXIST 1
 #define BPF_RB_NO_WAKEUP 1
+#define BPF_RB_AVAIL_DATA 0
+#define BPF_RB_RING_SIZE 1
 
 #define PF_EXITING 0x4
 #define PF_IO_WORKER 0x10
@@ -152,6 +154,7 @@ static long (*const bpf_probe_read_user)(void *dst, u32 size, const void *from) 
 static long (*const bpf_probe_read_kernel)(void *dst, u32 size, const void *from) = (void *)113;
 static long (*const bpf_ringbuf_output)(void *ringbuf, void *data, u64 size,
 					u64 flags) = (void *)130;
+static u64 (*const bpf_ringbuf_query)(void *ringbuf, u64 flags) = (void *)134;
 static void *(*const bpf_ringbuf_reserve)(void *ringbuf, u64 size, u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static long (*const bpf_copy_from_user)(void *dst, u32 size, const void *from) = (void *)148;

@@ -9,6 +9,7 @@
 #define ROOMS 64
 #define KERNEL_FRAMES 127
 #define COPY_PAGES 15
+#define FEW_PAGES 4
 
 // A file with code. One without an inode is the kernel's own code for user programs (vDSO).
 struct file_key {
@@ -68,6 +69,7 @@ enum {
 	END_MEMORY,     // memory that is not there, or not resident where it may not be faulted in
 	END_EXEC,       // the process has executed another program
 	END_EXIT,       // the task has ended
+	END_FULL,       // the ring has no room for a copy
 	// What a walk by tables cannot say: the stack is copied.
 	END_ROOM,       // too many walks at the same time
 	END_NO_MAPPING, // no code is mapped there

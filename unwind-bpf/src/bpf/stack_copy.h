@@ -6,7 +6,7 @@
 #include "frames.h"
 
 // How many pages there are from the stack pointer on, as far as they are copied.
-static __always_inline u32 pages_from(u64 sp)
+static __always_inline u32 pages_from(u64 sp, u32 most)
 {
 	struct bpf_iter_num it;
 	u32 i = 0, pages = 0;
@@ -16,7 +16,7 @@ static __always_inline u32 pages_from(u64 sp)
 		u64 at = i ? (sp & ~(PAGE - 1)) + i * PAGE : sp;
 		u8 byte;
 
-		if (read(1, &byte, 1, at))
+		if (i >= most || read(1, &byte, 1, at))
 			break;
 		pages = i + 1;
 	}
@@ -24,15 +24,30 @@ static __always_inline u32 pages_from(u64 sp)
 	return pages;
 }
 
+// How many pages may be copied: few once copies fill the ring, and none when the samples that come meanwhile
+// would have no room.
+static __always_inline u32 most_pages(void)
+{
+	u64 full = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
+	u64 size = bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE);
+
+	return full < size / 8 ? COPY_PAGES : full < size / 2 ? FEW_PAGES : 0;
+}
+
 // Copies the registers and the stack for a walk outside.
 static __always_inline void copy(const u64 *registers, u64 cookie, u32 end)
 {
 	u64 sp = registers[SP], first = PAGE - (sp & (PAGE - 1));
-	u32 i = 0, pages = pages_from(sp), is_over = 0;
+	u32 i = 0, pages, most = most_pages(), is_over = 0;
 	struct copy_record *record;
 	struct bpf_iter_num it;
 	struct bpf_dynptr ptr;
 
+	if (!most) {
+		put_no_stack(cookie, END_FULL);
+		return;
+	}
+	pages = pages_from(sp, most);
 	if (bpf_ringbuf_reserve_dynptr(&ring, sizeof(*record) + pages * PAGE, 0, &ptr)) {
 		bpf_ringbuf_discard_dynptr(&ptr, 0);
 		count(COUNT_DROPPED_STACKS);
@@ -48,7 +63,7 @@ static __always_inline void copy(const u64 *registers, u64 cookie, u32 end)
 	record->head.end = end;
 	if ((registers[CS] & 0xffff) == CODE_32_BIT)
 		record->head.flags = COPY_IS_32_BIT;
-	if (pages == COPY_PAGES)
+	if (pages == most)
 		record->head.flags |= COPY_IS_CUT;
 	begin_loop(it, COPY_PAGES);
 	while (next_round(it, i)) {

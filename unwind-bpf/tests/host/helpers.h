@@ -186,6 +186,11 @@ void bpf_iter_num_destroy(struct bpf_iter_num *it)
 	free((void *)it->opaque[0]);
 }
 
+static u64 query(void *ringbuf, u64 flags)
+{
+	return flags == BPF_RB_RING_SIZE ? 1 << 20 : 0;
+}
+
 static void set_helpers(void)
 {
 	bpf_map_lookup_elem = lookup;
@@ -198,6 +203,7 @@ static void set_helpers(void)
 	bpf_probe_read_user = read_resident;
 	bpf_probe_read_kernel = read_kernel;
 	bpf_ringbuf_output = output;
+	bpf_ringbuf_query = query;
 	bpf_ringbuf_reserve = reserve;
 	bpf_ringbuf_submit = submit;
 	bpf_copy_from_user = read_any;

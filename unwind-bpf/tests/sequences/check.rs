@@ -12,7 +12,7 @@ const OUTERMOST: u64 = 1;
 const DEPTH: u64 = 2;
 const EXEC: u64 = 4;
 const EXIT: u64 = 5;
-const NO_MAPPING: u64 = 7;
+const NO_MAPPING: u64 = 8;
 const MAX_FRAMES: u64 = 2048;
 
 /// # Errors

@@ -1,5 +1,7 @@
 //! `unwind record`: samples of running programs, walked while they are taken.
 
+mod control_group;
+mod cpu_list;
 mod files;
 mod help;
 #[cfg(feature = "otlp")]
@@ -7,7 +9,6 @@ mod receiver;
 pub(crate) mod signals;
 
 use std::ffi::{CString, OsString};
-use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use nix::sys::signal::Signal;
 use unwind_profile::engine::caller_signals::CallerSignals;
 use unwind_profile::engine::requested::{MOST, NameError, Requested, parse};
 use unwind_profile::engine::sampling::{
-    Copies, CopySizes, Often, RingSize, Sampling, UserStacks, Whom, cpus,
+    Copies, CopySizes, Often, RingSize, Sampling, UserStacks, Whom,
 };
 use unwind_profile::engine::subject::{HeldCommand, Subject, process_of, processes_of_user};
 use unwind_profile::recording::error::RecordingError;
@@ -33,12 +34,14 @@ use unwind_target::untrusted::escaped;
 
 use crate::commands::engine::EngineArgs;
 use crate::commands::opened::open;
+use crate::commands::record::control_group::control_group;
+use crate::commands::record::cpu_list::{Cpus, parse_cpus};
 use crate::commands::record::files::{Files, OpenFile};
 use crate::commands::record::help::LONG_HELP;
 #[cfg(feature = "otlp")]
 use crate::commands::record::receiver::Receiver;
 use crate::commands::record::signals::end_at;
-use crate::failure::{Failure, LEDGER, exit_code_of};
+use crate::failure::{Failure, LEDGER};
 use crate::progress::Elapsed;
 use crate::{ignored_pipe, notices};
 
@@ -240,52 +243,6 @@ struct Events(Vec<Requested>);
 
 fn requested_events(text: &str) -> Result<Events, NameError> {
     parse(text).map(Events)
-}
-
-/// Numbers of CPUs.
-#[derive(Clone, Debug)]
-struct Cpus(Vec<i32>);
-
-fn parse_cpus(text: &str) -> Result<Cpus, String> {
-    let number = |text: &str| text.parse::<usize>().ok().filter(|&cpu| cpu < cpus());
-    let wrong = || format!("numbers and ranges of CPUs, from 0 to {}", cpus().saturating_sub(1));
-    let mut numbers = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = number(first).zip(number(last)).ok_or_else(wrong)?;
-        if first > last {
-            return Err(wrong());
-        }
-        numbers.extend((first..=last).filter_map(|cpu| i32::try_from(cpu).ok()));
-    }
-    numbers.sort_unstable();
-    numbers.dedup();
-    Ok(Cpus(numbers))
-}
-
-/// No such control group.
-#[derive(Debug, thiserror::Error)]
-#[error("there is no control group {}: {error}", escaped(path))]
-struct NoControlGroup {
-    path: PathBuf,
-    #[source]
-    error: io::Error,
-}
-
-/// Opens the folder of a control group: in the one hierarchy, or in that of the events.
-fn control_group(name: &Path) -> Result<File, Failure> {
-    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/perf_event", "/sys/fs/cgroup/unified"];
-    let below = name.strip_prefix("/").unwrap_or(name);
-    let is_group = |path: &PathBuf| fs::metadata(path.join("cgroup.procs")).is_ok();
-    let paths = roots.iter().map(|root| Path::new(root).join(below));
-    let found = [name.to_owned()].into_iter().chain(paths).find(is_group);
-    let path = found.unwrap_or_else(|| Path::new(roots[0]).join(below));
-    let none = |error: io::Error| {
-        let exit_code = exit_code_of(&error);
-        Failure::new(NoControlGroup { path: path.clone(), error }, exit_code)
-    };
-    fs::metadata(path.join("cgroup.procs")).map_err(none)?;
-    File::open(&path).map_err(none)
 }
 
 impl RecordArgs {

@@ -128,6 +128,7 @@ const fn incomplete(end: End) -> Option<&'static str> {
         End::Memory => "stack-not-resident",
         End::Exec => "executed-another",
         End::Exit => "thread-ended",
+        End::Full => "no-room",
         _ => "no-row",
     })
 }
