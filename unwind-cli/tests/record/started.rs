@@ -51,11 +51,11 @@ fn n7_what_ends_a_command_ends_it_while_it_is_recorded() {
 
 /// Starts a recording of a shell that would run for long, in a group of processes of its own, and
 /// waits until it runs.
-fn start_long(test: &str) -> Option<(Child, PathBuf)> {
+fn start_long(test: &str, at_end: &str) -> Option<(Child, PathBuf)> {
     let directory = support::scratch(test);
     let (data, runs) = (directory.join("profile.data"), directory.join("runs"));
     let script = format!(
-        "trap ': > {0}.ended; exit 3' TERM INT; : > {0}; while :; do :; done",
+        "trap ': > {0}.ended; {at_end}' TERM INT; : > {0}; while :; do :; done",
         runs.display()
     );
     // Who runs this test in the background may have its SIGINT ignored, and a shell sets no trap then.
@@ -84,9 +84,8 @@ fn check_end(child: Child, data: &Path) {
     let output = child.wait_with_output().unwrap();
     let told = text(&output.stderr);
     assert!(output.status.success(), "{told}");
-    // The recorder does not wait for it once it has the signal: how it ended may not be known yet.
-    assert!(!told.contains("sh: ") || told.contains("sh: exit status: 3"), "{told}");
-    support::wait_until("the end of the command", || data.with_file_name("runs.ended").exists());
+    assert!(told.contains("sh: exit status: 3"), "{told}");
+    assert!(data.with_file_name("runs.ended").exists());
     let report = unwind(&["report", data.to_str().unwrap()]);
     assert!(report.status.success(), "{}", text(&report.stderr));
     assert!(text(&report.stdout).contains('%'), "{}", text(&report.stdout));
@@ -94,7 +93,7 @@ fn check_end(child: Child, data: &Path) {
 
 #[test]
 fn n7_ctrl_c_ends_the_command_and_the_recording_is_whole() {
-    let Some((child, data)) = start_long("n7_ctrl_c") else { return };
+    let Some((child, data)) = start_long("n7_ctrl_c", "exit 3") else { return };
     let group = Pid::from_raw(i32::try_from(child.id()).unwrap());
     killpg(group, Signal::SIGINT).unwrap();
     check_end(child, &data);
@@ -102,9 +101,24 @@ fn n7_ctrl_c_ends_the_command_and_the_recording_is_whole() {
 
 #[test]
 fn n7_a_signal_to_the_recorder_alone_is_passed_on_to_the_command() {
-    let Some((child, data)) = start_long("n7_term") else { return };
+    let Some((child, data)) = start_long("n7_term", "sleep 1; exit 3") else { return };
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
     check_end(child, &data);
+}
+
+#[test]
+fn n7_a_command_that_goes_on_after_a_signal_is_recorded_until_the_next() {
+    let Some((child, data)) = start_long("n7_goes_on", "trap - TERM") else { return };
+    let recorder = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    kill(recorder, Signal::SIGTERM).unwrap();
+    support::wait_until("the signal", || data.with_file_name("runs.ended").exists());
+    let before = fs::metadata(&data).unwrap().len();
+    support::wait_until("more samples", || fs::metadata(&data).unwrap().len() > before);
+    kill(recorder, Signal::SIGTERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = unwind(&["report", data.to_str().unwrap()]);
+    assert!(report.status.success(), "{}", text(&report.stderr));
 }
 
 #[test]

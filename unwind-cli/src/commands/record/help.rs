@@ -3,7 +3,8 @@
 pub(super) const LONG_HELP: &str = "\
 A recording ends when the command or all given processes have ended, after --duration, or
 at Ctrl-C or SIGTERM; the file is whole in each case. A command that was started gets these signals,
-too, and treats all signals as it would without a recorder. If the recorder is killed, what is older
+too, and treats all signals as it would without a recorder: if the first does not end it, it is recorded
+on, until the second. If the recorder is killed, what is older
 than a second is in the file, and commands that read it say that its end is missing.
 
 perf's options mean here what they do there: -e, -c, -F, -p, -t, -a, -C, -u, -o, -g, --filter and
