@@ -34,6 +34,7 @@ struct task_state {
 	u64 cookie;
 	u64 mm;
 	u64 started; // another task may get the same number
+	u64 task;
 	u32 state;
 	u32 unused;
 	u64 registers[REGISTERS];
@@ -242,6 +243,7 @@ static __always_inline int is_of_another(struct task_state *state, struct task_s
 	if (state->state != IDLE)
 		return 1;
 	state->started = task->start_time;
+	state->task = (u64)task;
 	state->cookie = 0;
 	return 0;
 }
@@ -362,7 +364,8 @@ int on_exit(u64 *context)
 	return 0;
 }
 
-// A thread that executes another program has given up its number for its leader's.
+// A thread that executes another program has given up its number for its leader's. By now it may be another
+// task's.
 SEC("tp_btf/sched_process_exec")
 int on_exec(u64 *context)
 {
@@ -370,7 +373,7 @@ int on_exec(u64 *context)
 	u32 before = context[1];
 	struct task_state *state = bpf_map_lookup_elem(&tasks, &before);
 
-	if (state && before != task->pid)
+	if (state && before != task->pid && state->task == (u64)task)
 		forget(before, state, END_EXEC);
 	return 0;
 }

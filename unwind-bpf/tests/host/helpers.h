@@ -143,6 +143,7 @@ void *bpf_cast_to_kern_ctx(void *context)
 	static struct perf_event event;
 	static struct bpf_perf_event_data_kern kernels = { .event = &event };
 
+	event.bpf_cookie = is_waiting ? waits : 0;
 	return &kernels;
 }
 

@@ -25,13 +25,15 @@ struct simulated {
 	u64 registers[REGISTERS];
 	struct mm_struct *mm;
 	u32 depth; // of its stack
+	u32 former; // its number before it executes
+	u32 is_between; // its memory is another program's, its registers are not yet
 	struct work *works; // the last one first
 };
 static struct simulated slots[SLOTS];
 static struct simulated *current;
 static u32 cpu;
 static u64 clock_ns;
-static u32 refusals, is_absent, is_full_of_samples, is_full_of_stacks;
+static u32 is_waiting, refusals, is_absent, is_full_of_samples, is_full_of_stacks;
 
 static struct mm_struct *new_memory(void)
 {
@@ -207,6 +209,7 @@ static void enter_kernel(u64 pc, u64 number, u32 depth)
 	current->registers[SP] = STACK;
 	current->registers[CS] = 0x33;
 	current->depth = depth;
+	current->former = current->task.pid;
 }
 
 static void act(char *line)
@@ -240,12 +243,21 @@ static void act(char *line)
 		enter_kernel(a, b, c);
 	} else if (!strcmp(what, "kernel")) {
 		take_sample(0);
+	} else if (!strcmp(what, "wait")) {
+		is_waiting = 1;
+		take_sample(0);
+		is_waiting = 0;
 	} else if (!strcmp(what, "registers")) {
 		current->registers[IP] = a;
+		if (current->is_between)
+			on_exec((u64[]){ 0, current->former, 0 });
+		current->is_between = 0;
 	} else if (!strcmp(what, "memory")) { // executes: another memory, at the same place perhaps
 		if (!a)
 			current->task.mm = new_memory();
+		current->is_between = 1;
 	} else if (!strcmp(what, "number")) { // a thread that executes becomes the leader
+		current->former = current->task.pid;
 		current->task.pid = a;
 		current->task.start_time = current->task.group_leader->start_time;
 		current->task.group_leader = &current->task;

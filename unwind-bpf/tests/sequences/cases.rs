@@ -3,6 +3,7 @@
 use crate::event::{CODE, Code, EXECVE, Event, IO_WORKER, KERNEL_THREAD, Within};
 use Event::{
     Absent, Call, Exit, Full, Kernel, Memory, Number, Old, Refuse, Registers, Return, Run, User,
+    Wait,
 };
 
 const SHORT: Code = Code { pc: CODE + 0x10, depth: 4 };
@@ -38,7 +39,7 @@ pub fn cases() -> Vec<Vec<Event>> {
     let [same, other] = [true, false].map(|is_same| Memory { is_same });
     let with_flags = |flags| Event::Task { slot: 0, number: 10, started: 1, leader: 0, flags };
     let in_exit = Exit { within: Some(Within { point: 1, events: vec![Kernel] }) };
-    let cases: [Vec<Event>; 38] = [
+    let cases: [Vec<Event>; 40] = [
         vec![User(SHORT), BACK],
         vec![User(SHORT), Kernel, Kernel, BACK],
         vec![User(SHORT), BACK, User(OTHER), Kernel, BACK, User(DEEP), BACK, User(SHORT), BACK],
@@ -98,6 +99,21 @@ pub fn cases() -> Vec<Vec<Event>> {
         vec![Old, User(SHORT), Kernel, BACK, User(DEEP), BACK, User(WITHOUT_TABLE), END],
         number_used_anew([Kernel, Registers(PROGRAM), BACK]),
         number_used_anew([Kernel, END]),
+        number_taken_over(),
+        vec![
+            READ,
+            Wait,
+            BACK,
+            READ,
+            Wait,
+            Kernel,
+            Wait,
+            back(1, 1),
+            Absent(true),
+            READ,
+            Wait,
+            BACK,
+        ],
         number_used_anew([
             Run(2),
             User(SHORT),
@@ -121,6 +137,15 @@ pub fn cases() -> Vec<Vec<Event>> {
 pub fn interruptions() -> [Vec<Event>; 2] {
     let elsewhere = [Event::Cpu(1), task(7, 77, 7), Run(7), User(DEEP), Kernel, back_late()];
     [vec![Kernel], [Kernel].into_iter().chain(elsewhere).collect()]
+}
+
+/// A thread whose number another task has asked with by the time when the new program is there.
+fn number_taken_over() -> Vec<Event> {
+    let thread = [thread(1, 11, 0), Run(1), READ, Kernel, BACK, EXEC, Run(0), END];
+    let executed = [Run(1), Number(10), Memory { is_same: false }];
+    let other = [task(2, 11, 9), Run(2), READ, Kernel, Run(1), Registers(PROGRAM), BACK];
+    let then = [Run(2), Kernel, BACK];
+    thread.into_iter().chain(executed).chain(other).chain(then).collect()
 }
 
 const fn back_late() -> Event {

@@ -54,6 +54,8 @@ pub enum Event {
     },
     /// A sample while the kernel runs.
     Kernel,
+    /// A sample as the task begins to wait in the kernel.
+    Wait,
     /// The task has other registers: by sigreturn, or as it begins another program.
     Registers(u64),
     /// The task has another program's memory, perhaps at the same place.
@@ -111,6 +113,7 @@ impl fmt::Display for Event {
                 write!(f, "call {pc} {number} {depth}")
             }
             Self::Kernel => f.write_str("kernel"),
+            Self::Wait => f.write_str("wait"),
             Self::Registers(pc) => write!(f, "registers {pc}"),
             Self::Memory { is_same } => write!(f, "memory {}", u8::from(*is_same)),
             Self::Number(number) => write!(f, "number {number}"),

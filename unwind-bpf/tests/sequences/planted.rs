@@ -31,16 +31,23 @@ const FAULTS: &[Fault] = &[
         replacements: &[("	if (state && state->started == task->start_time)", "	if (state)")],
     },
     Fault {
+        name: "a number given up is forgotten whoever has it",
+        replacements: &[(" && state->task == (u64)task)", ")")],
+    },
+    Fault {
+        name: "what was requested with a number given up is never abandoned",
+        replacements: &[(
+            "		forget(before, state, END_EXEC);\n",
+            "		bpf_map_delete_elem(&tasks, &before);\n",
+        )],
+    },
+    Fault {
         name: "a number used anew has the request from before",
         replacements: &[("	if (state->started == task->start_time)\n", "	if (1)\n")],
     },
     Fault {
         name: "a number used anew takes a request that is pending",
         replacements: &[("	if (state->state != IDLE)\n		return 1;\n", "	state->state = IDLE;\n")],
-    },
-    Fault {
-        name: "a number used anew shares what was delivered before",
-        replacements: &[("	state->cookie = 0;\n", "")],
     },
     Fault {
         name: "a work that is not released is a refusal",

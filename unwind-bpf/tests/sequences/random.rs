@@ -163,7 +163,8 @@ impl Machine {
     fn in_kernel(&mut self, call: Option<u64>) {
         let is_replaced = self.task().phase == Phase::Replaced;
         match self.dice.roll(16) {
-            0..=5 => self.events.push(Event::Kernel),
+            0..=4 => self.events.push(Event::Kernel),
+            5 => self.events.push(Event::Wait),
             6 => self.exit(),
             7..=10 if call == Some(EXECVE) => self.execute(),
             7..=10 if call == Some(SIGRETURN) => {

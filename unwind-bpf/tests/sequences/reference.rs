@@ -2,16 +2,17 @@
 //!
 //! # Where both differ by design
 //!
-//! - The program walks a sample of user code at once if it can. This is no request: nothing is pending then.
+//! - The program walks a sample of user code at once if it can, and one of a task that begins to wait. This
+//!   is no request: nothing is pending then.
 //!   Where the kernel cannot defer, a request is refused and the walk is the refused sampler's own.
 //! - No hook tells the program of a return to user code. Its entry ends where the kernel releases the task
 //!   work, so [`user_return`](DeferredUnwind::user_return) is called there.
-//! - No hook tells it of an exec. A request stays pending over it, for later samples, too, and the delivery
-//!   finds out. So a task is not closed by an exec, and what was requested with the old program's registers or
-//!   memory is abandoned in place of the delivery.
+//! - No hook tells it of an exec before the new program is there. A request stays pending over it, for later
+//!   samples, too, and the delivery finds out. So a task is not closed by an exec, and what was requested with
+//!   the old program's registers or memory is abandoned in place of the delivery.
 //! - It finds a task's block by the task's number. A thread that executes gets its leader's, so it begins with
-//!   a new block, and what it has requested before is abandoned. Until then a new task with its old number is
-//!   refused: the kernel has one task work for a block.
+//!   a new block, and what it has requested before is abandoned when the new program begins. Until then a new
+//!   task with its old number is refused: the kernel has one task work for a block.
 
 use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -200,14 +201,17 @@ impl<'w> Reference<'w> {
             Event::Run(slot) => self.current = *slot,
             Event::User(code) => {
                 self.task().code = *code;
-                self.sample(true);
+                self.sample(true, true);
             }
             Event::Call { code, .. } => self.task().code = *code,
-            Event::Kernel => self.sample(false),
+            Event::Kernel => self.sample(false, false),
+            Event::Wait => self.sample(false, true),
             Event::Registers(pc) => {
                 let task = self.task();
                 task.code.pc = *pc;
-                task.is_between = false;
+                if core::mem::take(&mut task.is_between) {
+                    self.forget_former_numbers();
+                }
             }
             Event::Memory { .. } => {
                 let task = self.task();
@@ -229,14 +233,16 @@ impl<'w> Reference<'w> {
         }
     }
 
-    fn sample(&mut self, is_user: bool) {
+    fn sample(&mut self, is_user: bool, may_walk: bool) {
         let Task { block, code, is_between, .. } = self.task().clone();
         let index = self.samples.len();
         let is_walked = self.written.samples.get(index).is_some_and(|it| it.is_walked);
         // A walk at once needs no task work: another task's may not be released yet.
         let is_idle = block.work.get().is_none();
-        let expected = if is_user && is_walked && is_idle && block.kind.get() == TaskKind::User {
-            assert_eq!(self.unwind.user_return(&block), UserReturn::Ready);
+        let expected = if may_walk && is_walked && is_idle && block.kind.get() == TaskKind::User {
+            if is_user {
+                assert_eq!(self.unwind.user_return(&block), UserReturn::Ready);
+            }
             SampleExpected::Walked
         } else {
             match self.unwind.request(&block, self.client) {
@@ -264,6 +270,15 @@ impl<'w> Reference<'w> {
         self.samples.push((block.number, is_user, expected));
     }
 
+    fn forget_former_numbers(&mut self) {
+        for block in core::mem::take(&mut self.task().former) {
+            if block.work.get().is_some() {
+                self.deliver(&block, Some(LossReason::Exec), None);
+                self.release(&block);
+            }
+        }
+    }
+
     fn see_within(&mut self, within: Option<&Within>) {
         let current = self.current;
         for event in within.iter().flat_map(|it| &it.events) {
@@ -274,7 +289,7 @@ impl<'w> Reference<'w> {
 
     fn samples(&mut self, number: u32) {
         for _ in 0..number {
-            self.sample(false);
+            self.sample(false, false);
         }
     }
 
