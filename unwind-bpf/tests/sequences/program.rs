@@ -83,7 +83,7 @@ impl Written {
 impl Program {
     /// The compiler that it takes.
     pub fn compiler() -> Option<Compiler> {
-        Compiler::find(&["-std=gnu11", "-O1", "-w", "-fno-strict-aliasing"])
+        Compiler::find(&["-std=gnu11", "-w", "-fno-strict-aliasing"])
     }
 
     /// Compiles it, with replacements.
