@@ -1,5 +1,7 @@
 //! The program's own source and [`DeferredUnwind`](unwind_core::deferred::DeferredUnwind) see the same
 //! sequences of events and have to agree: on which samples share a cookie, and on what becomes of each.
+//!
+//! `UNWIND_SEQUENCES` sets the number of those by chance.
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, unreachable_pub, reason = "tests")]
 
@@ -10,6 +12,8 @@ mod planted;
 mod program;
 mod random;
 mod reference;
+
+use std::env;
 
 use event::{Event, lines};
 use program::{Program, Written};
@@ -73,16 +77,20 @@ fn program_and_library_agree_wherever_a_sample_interrupts_a_delivery_or_an_exit(
 #[test]
 fn program_and_library_agree_on_what_happens_by_chance() {
     let Some(program) = program() else { return };
-    let sequences: Vec<_> = (0..SEQUENCES).map(|seed| random::sequence(seed, STEPS)).collect();
-    let written = agree(&program, &sequences).unwrap_or_else(|error| panic!("{error}"));
-    let mut sums = [0; 13];
-    for counts in written.iter().map(|written| &written.counts) {
-        for (sum, count) in sums.iter_mut().zip(counts) {
-            *sum += count;
+    let count = env::var("UNWIND_SEQUENCES").map_or(SEQUENCES, |count| count.parse().unwrap());
+    let (mut events, mut sums) = (0, [0; 13]);
+    for first in (0..count).step_by(1000) {
+        let seeds = first..count.min(first + 1000);
+        let sequences: Vec<_> = seeds.map(|seed| random::sequence(seed, STEPS)).collect();
+        let written = agree(&program, &sequences).unwrap_or_else(|error| panic!("{error}"));
+        for counts in written.iter().map(|written| &written.counts) {
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
         }
+        events += sequences.iter().map(Vec::len).sum::<usize>();
     }
-    let events: usize = sequences.iter().map(Vec::len).sum();
-    println!("{SEQUENCES} sequences, {events} events, counts {sums:?}");
+    println!("{count} sequences, {events} events, counts {sums:?}");
     // Each of them happens, but what is left in the end.
     assert!(sums[..12].iter().all(|&sum| sum > 200), "{sums:?}");
 }
