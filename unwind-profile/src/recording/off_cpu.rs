@@ -162,7 +162,9 @@ impl Waits {
 
 #[cfg(test)]
 mod tests {
-    use unwind_perf::record::{AttrFlags, DeferredLayout, Endian, EventFormat, SampleType};
+    use unwind_perf::record::{
+        AttrFlags, Context, DeferredLayout, Endian, EventFormat, SampleType, UserPart,
+    };
 
     use super::*;
 
@@ -177,13 +179,17 @@ mod tests {
     }
 
     fn held(kind: RecordType, misc: Misc, words: &[u64]) -> Held {
+        held_as(format(), kind, misc, words)
+    }
+
+    fn held_as(format: EventFormat, kind: RecordType, misc: Misc, words: &[u64]) -> Held {
         let mut bytes = kind.0.to_le_bytes().to_vec();
         bytes.extend(misc.0.to_le_bytes());
         bytes.extend(
             u16::try_from(size_of_val(words)).unwrap().checked_add(8).unwrap().to_le_bytes(),
         );
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        Held::new(bytes.into(), Endian::Little, 0, format(), DeferredLayout::of([])).unwrap()
+        Held::new(bytes.into(), Endian::Little, 0, format, DeferredLayout::Cookie).unwrap()
     }
 
     fn task(thread: u64) -> u64 {
@@ -242,5 +248,38 @@ mod tests {
         };
         assert_eq!(waits.counts, counts);
         assert!(waits.finish().is_empty());
+    }
+
+    #[test]
+    fn d14_the_stack_of_a_wait_that_is_walked_at_its_beginning_comes_after_its_sample() {
+        let format =
+            EventFormat { sample_type: format().sample_type | SampleType::CALLCHAIN, ..format() };
+        let deferred = Context::UserDeferred.word();
+        let sample = |cookie| {
+            let words = [7, 0x1000, task(5), 100, 3, 1, 2, deferred, cookie];
+            held_as(format, RecordType::SAMPLE, Misc::KERNEL, &words)
+        };
+        let stack = |cookie| {
+            let words = [cookie, 1, 0x1000, task(5), 101, 3, 7];
+            held_as(format, RecordType::CALLCHAIN_DEFERRED, Misc::USER, &words)
+        };
+        let order = |passed: [Option<Held>; 2]| {
+            passed.map(|held| held.map(|held| (held.meaning, held.time)))
+        };
+        let mut waits = Waits::default();
+        assert_eq!(order(waits.pass(sample(9), 0)), [None, None]);
+        // That of an earlier sample is not held back.
+        let other = (Meaning::Stack(Some(8)), 101);
+        assert_eq!(order(waits.pass(stack(8), 0)), [Some(other), None]);
+        assert_eq!(order(waits.pass(stack(9), 0)), [None, None]);
+        assert_eq!(order(waits.pass(switch(5, 102, OUT), 0)), [None, None]);
+        let ended = (Meaning::Sample(UserPart::Deferred(9)), 160);
+        let its_own = (Meaning::Stack(Some(9)), 101);
+        assert_eq!(order(waits.pass(switch(5, 160, IN), 0)), [Some(ended), Some(its_own)]);
+        // A thread that waits at the end.
+        waits.pass(sample(9), 0);
+        waits.pass(stack(9), 0);
+        let last: Vec<Meaning> = waits.finish().iter().map(|held| held.meaning).collect();
+        assert_eq!(last, [ended.0, its_own.0]);
     }
 }
