@@ -56,6 +56,8 @@ pub(crate) struct Constants {
     pub(crate) may_fault: bool,
     pub(crate) stops: bool,
     pub(crate) waits: Option<u32>,
+    /// The inode of the pid namespace whose numbers records have, 0 of the first one.
+    pub(crate) pid_namespace: u32,
     /// Bytes of the ring, a power of two of pages.
     pub(crate) ring: u32,
 }
@@ -256,7 +258,7 @@ fn run(loader: BorrowedFd<'_>, constants: Constants, log: &mut [u8]) -> io::Resu
     context.put_of(Map::Ring, ENTRIES, &constants.ring.to_ne_bytes());
     let flags = [constants.may_fault, constants.stops].map(u32::from);
     let waits = constants.waits.unwrap_or(u32::MAX);
-    let values = [constants.max_frames, flags[0], flags[1], waits];
+    let values = [constants.max_frames, flags[0], flags[1], waits, constants.pid_namespace];
     let values = values.map(u32::to_ne_bytes);
     context.put_of(Map::Constants, FIRST_VALUE, &address(values.as_ptr()).to_ne_bytes());
     context.put_log(log);

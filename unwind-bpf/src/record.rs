@@ -21,7 +21,7 @@ pub enum Record<'a> {
 /// Which thread, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The thread, by the number that it has outside of all pid namespaces.
+    /// The thread, by the number that it has in the pid namespace of who has loaded the program: 0 if none.
     pub thread: u32,
     /// Its process, likewise.
     pub process: u32,

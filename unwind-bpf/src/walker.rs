@@ -1,7 +1,9 @@
 //! The program at work.
 
+use std::fs::metadata;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::Ordering;
 
 use crate::kernel::{Attr, Command, Shared};
@@ -148,6 +150,15 @@ pub struct Counts {
     pub after_exit: u64,
 }
 
+/// The inode of the pid namespace of this process, 0 of the first one, which all threads of the machine have
+/// numbers in.
+fn pid_namespace() -> u32 {
+    /// The kernel's number of that, `PROC_PID_INIT_INO`.
+    const FIRST: u64 = 0xefff_fffc;
+    let inode = metadata("/proc/self/ns/pid").map_or(FIRST, |namespace| namespace.ino());
+    u32::try_from(inode).ok().filter(|_| inode != FIRST).unwrap_or(0)
+}
+
 impl Walker {
     /// Files with tables at most.
     const MAX_FILES: u32 = 4096;
@@ -163,6 +174,7 @@ impl Walker {
             may_fault: limits.faults,
             stops: limits.stops,
             waits: limits.waits,
+            pid_namespace: pid_namespace(),
             ring: limits.ring_bytes,
         };
         let refused = |(step, error)| LoadError::Refused { step, error };

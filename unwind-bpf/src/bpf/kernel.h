@@ -101,11 +101,27 @@ typedef struct {
 struct signal_struct {
 	atomic_t live;
 };
+struct ns_common {
+	u32 inum;
+};
+struct pid_namespace {
+	struct ns_common ns;
+};
+struct upid {
+	s32 nr;
+	struct pid_namespace *ns;
+};
+// The numbers of a task, from the first namespace to its own.
+struct pid {
+	u32 level;
+	struct upid numbers[1];
+};
 struct task_struct {
 	u32 flags;
 	s32 pid, tgid;
 	u64 start_time;
 	struct task_struct *group_leader;
+	struct pid *thread_pid;
 	struct mm_struct *mm;
 	struct signal_struct *signal;
 };

@@ -18,13 +18,54 @@ struct {
 	__uint(max_entries, 8 << 20);
 } ring SEC(".maps");
 
+// Namespaces lie in each other at most as deep: MAX_PID_NS_LEVEL.
+#define PID_LEVELS 33
+
+static __always_inline u64 kernel_word(const void *from)
+{
+	u64 word = 0;
+
+	bpf_probe_read_kernel(&word, sizeof(word), from);
+	return word;
+}
+
+// The number that the current task or its process has in the recorder's namespace, as perf's records
+// have it: 0 if it has none there, -1 if it has none any more.
+__noinline u32 number_there(u32 of_process)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pid *pid = of_process ? task->group_leader->thread_pid : task->thread_pid;
+	struct bpf_iter_num it;
+	u32 i = 0, number = 0, inode = 0, level;
+
+	if (!pid)
+		return -1;
+	level = pid->level;
+	begin_loop(it, PID_LEVELS);
+	while (next_round(it, i)) {
+		struct upid *upid = &pid->numbers[0] + i;
+		struct pid_namespace *ns;
+
+		if (i > level)
+			break;
+		ns = (void *)kernel_word(&upid->ns);
+		bpf_probe_read_kernel(&inode, sizeof(inode), &ns->ns.inum);
+		if (inode == pid_namespace) {
+			bpf_probe_read_kernel(&number, sizeof(number), &upid->nr);
+			break;
+		}
+	}
+	end_loop(it);
+	return number;
+}
+
 static __always_inline void put_head(struct record_head *head, u32 kind, u64 cookie)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
 	head->kind = kind;
-	head->tid = task->pid;
-	head->tgid = task->tgid;
+	head->tid = pid_namespace ? number_there(0) : task->pid;
+	head->tgid = pid_namespace ? number_there(1) : task->tgid;
 	head->count = 0;
 	head->cookie = cookie;
 	head->time = bpf_ktime_get_ns();

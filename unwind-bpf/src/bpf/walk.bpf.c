@@ -15,6 +15,7 @@ const volatile u32 max_frames = MAX_FRAMES;
 const volatile u32 may_fault = 1;
 const volatile u32 stops = 0;     // a process when its stack is walked
 const volatile u32 waits = ~0u;   // the event of threads that begin to wait
+const volatile u32 pid_namespace = 0; // the inode of the recorder's, 0 of the first one
 
 #include "frames.h"
 #include "output.h"

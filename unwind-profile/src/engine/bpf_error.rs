@@ -12,7 +12,4 @@ pub enum BpfError {
     /// The kernel does not run it for an event.
     #[error("the kernel runs no program for samples of this event: {0}")]
     Attach(#[source] std::io::Error),
-    /// The program calls threads by other numbers than this process does.
-    #[error("threads have numbers of their own in this container (a pid namespace)")]
-    Namespace,
 }

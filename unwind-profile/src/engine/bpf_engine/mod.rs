@@ -7,8 +7,6 @@
 mod records;
 mod tables;
 
-use std::fs::metadata;
-use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use unwind_bpf::{Attached, Counts, Limits, Walker};
@@ -61,9 +59,6 @@ impl BpfEngine {
             waits: sampling.off_cpu.then(|| u32::try_from(WAITS).unwrap_or(0)),
             ..Limits::default()
         };
-        if !has_numbers_of_all() {
-            return Err(BpfError::Namespace.into());
-        }
         let walker = Walker::load(limits).map_err(BpfError::from)?;
         let perf = PerfEngine::open(sampling)?;
         let attach = |(event, place): (_, usize)| {
@@ -74,13 +69,6 @@ impl BpfEngine {
         let records = Records::new(events.clone());
         Ok(Self { attached, perf, walker, tables: Tables::start(), records, events })
     }
-}
-
-/// Whether threads have the numbers here that they have outside of all pid namespaces.
-fn has_numbers_of_all() -> bool {
-    /// The kernel's number of the first of these, `PROC_PID_INIT_INO`.
-    const FIRST: u64 = 0xefff_fffc;
-    metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == FIRST)
 }
 
 /// The event as its records are: the user part of a chain comes later.
