@@ -13,7 +13,7 @@ use unwind_target::{DebugFiles, Notices, Untrusted};
 use crate::mapped::origin::{Moment, Origin};
 use crate::mapped::text_proof::TextProof;
 
-use crate::mapped::recorded_file::{FileId, RecordedFile};
+use crate::mapped::recorded_file::{FileId, RecordedFile, VDSO_32};
 
 /// The files that several recordings have. Those with a build id are in it once, so that what is
 /// read of one is read once.
@@ -155,8 +155,8 @@ impl RecordedFiles {
             }
             _ => FileId::Unknown,
         };
-        let name = Untrusted::from(mapping.name);
-        let key = (name, id);
+        let name = if is_vdso_32(mapping) { VDSO_32 } else { mapping.name };
+        let key = (Untrusted::from(name), id);
         let new = |number| {
             let debug_files = Arc::clone(&self.debug_files);
             let running = (self.processes == Processes::Running).then(|| holder_of(mapping));
@@ -167,6 +167,10 @@ impl RecordedFiles {
         let place = self.files.entry(key.clone());
         Arc::clone(place.or_insert_with(|| self.shared.get(&key, new)))
     }
+}
+
+fn is_vdso_32(mapping: &Mapping<'_>) -> bool {
+    mapping.name == b"[vdso]" && mapping.addr.saturating_add(mapping.len) <= 1 << 32
 }
 
 /// The process that has a mapping.

@@ -29,10 +29,6 @@ const MAX_NAME: usize = 64 << 10;
 /// The kernel's own file.
 const KERNEL: &[u8] = b"[kernel.kallsyms]";
 
-/// What the kernel calls the code that it lends to a process. perf calls that of a 32-bit
-/// one otherwise.
-const VDSO: &[u8] = b"[vdso]";
-
 /// In which code an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -151,7 +147,6 @@ impl Names {
         let name = range.file.name.as_bytes();
         let file = match name {
             b"//anon" => None,
-            VDSO if is_32_bit(addr, user) => Some(Untrusted::from(b"[vdso32]")),
             _ => Some(range.file.name.clone()),
         };
         Place { function: self.function(addr, range), file, in_file: range.file_offset(addr) }
@@ -254,12 +249,6 @@ impl Names {
 fn text_of(core: &Range) -> Option<KernelText> {
     let symbol = core.file.name.as_bytes().strip_prefix(KERNEL)?;
     (!symbol.is_empty()).then(|| KernelText { symbol: Untrusted::from(symbol), addr: core.offset })
-}
-
-/// Whether a process with code at this address executes a 32-bit program.
-fn is_32_bit(addr: u64, space: &Space) -> bool {
-    let has_32_bits = |range: &Range| range.file.elf().is_ok_and(|elf| !elf.is_64);
-    addr <= u64::from(u32::MAX) && space.find_range(&has_32_bits).is_some()
 }
 
 /// The name of a module from that of its file: `/lib/…/nf-tables.ko.xz`, or `[nf_tables]`.

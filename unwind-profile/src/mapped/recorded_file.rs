@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,9 @@ use unwind_target::symbols::{Alias, NAME_LIMIT, Rank, Symbols, read_whole_name};
 use unwind_target::target::maps::{self, Backing, FileId as FileNumber, is_name_of_memory};
 use unwind_target::target::memory::ProcessMemory;
 use unwind_target::{DebugFiles, ElfError, Notices, Untrusted};
+
+/// What the vDSO of 32-bit programs is called here, as by perf: records have one name for both.
+pub(super) const VDSO_32: &[u8] = b"[vdso32]";
 
 /// The most names of a function that are looked at.
 const MAX_ALIASES: usize = 64;
@@ -123,7 +127,7 @@ impl RecordedFile {
     fn may_have_code(&self) -> bool {
         let name = self.name.as_bytes();
         let is_memory = name.starts_with(b"//") || is_name_of_memory(name);
-        name == b"[vdso]" || (name.starts_with(b"/") && !is_memory)
+        matches!(name, b"[vdso]" | VDSO_32) || (name.starts_with(b"/") && !is_memory)
     }
 
     /// Whether rows of its code were looked for, or a sample was told to be in it.
@@ -252,6 +256,10 @@ impl RecordedFile {
         let name = self.name.as_bytes();
         if name == b"[vdso]" {
             return self.checked(own_vdso().ok_or(FileError::NoFile)?);
+        }
+        if name == VDSO_32 {
+            let holder = self.running.as_ref().ok_or(FileError::NoFile)?;
+            return self.checked(vdso_of(holder.thread, &holder.range).ok_or(FileError::NoFile)?);
         }
         if !self.may_have_code() || self.is_jit() {
             return Err(FileError::NoFile);
@@ -394,7 +402,9 @@ fn exports_v8(file: &ElfFile) -> bool {
 pub(crate) fn own_vdso() -> Option<ElfFile> {
     let mappings = maps::parse(&std::fs::read("/proc/self/maps").ok()?);
     let vdso = mappings.iter().find(|mapping| mapping.backing == Backing::Vdso)?;
-    let id = i32::try_from(std::process::id()).ok()?;
-    let mut memory = ProcessMemory::open(id).ok()?;
-    copy_vdso(&vdso.range, &mut memory).ok()
+    vdso_of(i32::try_from(std::process::id()).ok()?, &vdso.range)
+}
+
+fn vdso_of(process: i32, range: &Range<u64>) -> Option<ElfFile> {
+    copy_vdso(range, &mut ProcessMemory::open(process).ok()?).ok()
 }

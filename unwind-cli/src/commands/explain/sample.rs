@@ -329,7 +329,7 @@ impl Sample {
 /// A mapping as a process has it. Recordings have code alone.
 fn mapping(range: &Range) -> Mapping {
     let backing = match (range.file.name.as_bytes(), range.file.path()) {
-        (b"[vdso]", _) => Backing::Vdso,
+        (b"[vdso]" | b"[vdso32]", _) => Backing::Vdso,
         (_, Some(path)) => {
             Backing::File(MappedFile { path: path.to_owned(), id: None, deleted: false })
         }
