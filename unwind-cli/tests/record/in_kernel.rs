@@ -13,19 +13,32 @@ fn deferral(test: &str) -> Option<PathBuf> {
 /// busy that takes long.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Records a command; `None` where the kernel does not load the program, or not run it later.
-fn walked(program: &Path, options: &[&str], arguments: &[&str]) -> Option<Value> {
+/// The command.
+pub(super) fn recorder() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_unwind"))
+}
+
+/// Records a program beside whose file the recording is; `None` where the kernel does not load the program that
+/// walks, or not run it later.
+pub(super) fn walked(program: &Path, options: &[&str], arguments: &[&str]) -> Option<Value> {
+    let run = [&[program.to_str().unwrap()], arguments].concat();
+    walked_by(recorder(), &program.with_file_name("perf.data"), options, &run)
+}
+
+/// Has a recorder record a command; `None` likewise.
+pub(super) fn walked_by(
+    mut recorder: Command,
+    data: &Path,
+    options: &[&str],
+    run_command: &[&str],
+) -> Option<Value> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let data = program.with_file_name("perf.data");
-    let mut all = vec!["record", "--engine", "bpf", "--json", "-o", data.to_str().unwrap()];
-    all.extend(options);
-    all.extend(["--", program.to_str().unwrap()]);
-    all.extend(arguments);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
-    command.current_dir(program.parent().unwrap());
-    let output = run(command, &all);
+    let start = ["record", "--engine", "bpf", "--json", "-o", data.to_str().unwrap()];
+    let all = [&start, options, &["--"], run_command].concat();
+    recorder.current_dir(data.parent().unwrap());
+    let output = run(recorder, &all);
     let told = text(&output.stderr);
-    if told.contains("stacks cannot be walked in the kernel") {
+    if told.contains("stacks cannot be walked in the kernel") || told.contains("unshare failed") {
         skip(&told);
         return None;
     }
@@ -38,17 +51,17 @@ fn walked(program: &Path, options: &[&str], arguments: &[&str]) -> Option<Value>
     Some(ledger)
 }
 
-fn walks(ledger: &Value, field: &str) -> u64 {
+pub(super) fn walks(ledger: &Value, field: &str) -> u64 {
     number(&ledger["walks"], field)
 }
 
 /// The stacks in which there is a function of this name.
-fn with<'s>(stacks: &'s [Vec<String>], name: &str) -> Vec<&'s Vec<String>> {
+pub(super) fn with<'s>(stacks: &'s [Vec<String>], name: &str) -> Vec<&'s Vec<String>> {
     stacks.iter().filter(|stack| stack.iter().any(|found| found == name)).collect()
 }
 
 /// The names of a stack that are of the program.
-fn own<'s>(stack: &'s [String], names: &[&str]) -> Vec<&'s str> {
+pub(super) fn own<'s>(stack: &'s [String], names: &[&str]) -> Vec<&'s str> {
     stack.iter().map(String::as_str).filter(|name| names.contains(name)).collect()
 }
 
@@ -163,25 +176,6 @@ fn what_the_engine_cannot_do_is_refused_before_anything_runs() {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), told));
         assert!(output.stdout.is_empty() && !data.exists());
     }
-}
-
-#[test]
-fn a_recorder_in_a_pid_namespace_is_told_what_does_without() {
-    let Some(unshare) = tool("unshare") else { return };
-    let data = support::scratch("in_kernel_namespace").join("perf.data");
-    let mut command = Command::new(unshare);
-    command.args(["--pid", "--fork", env!("CARGO_BIN_EXE_unwind"), "record", "--engine", "bpf"]);
-    let output = run(command, &["-o", data.to_str().unwrap(), "--", "true"]);
-    let told = text(&output.stderr);
-    if told.contains("unshare failed") {
-        return skip(&told);
-    }
-    assert!(
-        told.contains("a pid namespace") && told.contains("--engine perf"),
-        "{:?} {told}",
-        output.status
-    );
-    assert_eq!(output.status.code(), Some(1));
 }
 
 /// Runs a command beside which nothing else is recorded, and returns the words of its lines that begin with one of

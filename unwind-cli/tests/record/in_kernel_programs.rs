@@ -1,0 +1,152 @@
+//! `unwind record --engine bpf`: programs as people have them.
+
+use super::in_kernel::{own, recorder, walked, walked_by, walks, with};
+use super::*;
+use test_support::Compiler;
+
+const FLAGS: &[&str] = &["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+const FLAGS_32: &[&str] = &["-m32", "-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+
+fn kinds(test: &str, flags: &[&str]) -> Option<PathBuf> {
+    support::compile(test, "kinds.c", flags)
+}
+
+/// Checks that there are stacks, and how many percent of them are complete at least, not counting those that
+/// have one of these reasons.
+fn check_share(ledger: &Value, least: u64, percent: u64, but: &[&str]) {
+    let count = |why: &&str| ledger["incomplete"][why].as_u64().unwrap_or(0);
+    let excused: u64 = but.iter().map(count).sum();
+    let stacks = number(ledger, "written") - number(ledger, "kernel_only");
+    let complete = number(ledger, "complete");
+    assert!(stacks > least && (complete + excused) * 100 >= stacks * percent, "{ledger}");
+}
+
+/// Whether each stack in a handler leads over the kernel's frame to what it has interrupted.
+fn check_handlers(program: &Path) {
+    let stacks = stacks(&program.with_file_name("perf.data"));
+    let handled = with(&stacks, "handles");
+    let is_whole = |stack: &&&Vec<String>| {
+        let at = stack.iter().position(|name| name == "handles").unwrap();
+        own(&stack[at..], &["handles", "lasts", "main"]) == ["handles", "lasts", "main"]
+    };
+    let whole = handled.iter().filter(is_whole).count();
+    assert!(whole > 20 && whole * 100 >= handled.len() * 90, "{whole} of {}", handled.len());
+}
+
+#[test]
+fn the_signal_frames_of_32_bit_programs_are_walked_in_the_kernel_and_in_copies() {
+    for kind in ["signals", "told"] {
+        let Some(program) = kinds(&format!("in_kernel_32_bit_{kind}"), FLAGS_32) else { return };
+        let options = ["-F", "1999"];
+        let data = program.with_file_name("perf.data");
+        let run = [program.to_str().unwrap(), kind, "60"];
+        let copying = [&options[..], &["--engine", "perf"]].concat();
+        let Some(ledger) = record(&data, &copying, &run) else { return };
+        check_share(&ledger, 100, 99, &["executed-another"]);
+        check_handlers(&program);
+        let Some(ledger) = walked(&program, &options, &run[1..]) else { return };
+        check_share(&ledger, 100, 99, &["executed-another"]);
+        assert!(walks(&ledger, "copied") * 2 < number(&ledger, "written"), "{ledger}");
+        check_handlers(&program);
+    }
+}
+
+#[test]
+fn a_recorder_in_a_pid_namespace_has_the_stacks_of_its_programs() {
+    let Some(program) = kinds("in_kernel_namespace", FLAGS) else { return };
+    let Some(unshare) = tool("unshare") else { return };
+    let data = program.with_file_name("perf.data");
+    let mut command = Command::new(unshare);
+    command.args(["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_unwind")]);
+    let program_text = program.to_str().unwrap();
+    let options = ["-F", "1999"];
+    let run = [program_text, "signals", "60"];
+    let Some(ledger) = walked_by(command, &data, &options, &run) else { return };
+    check_share(&ledger, 100, 99, &["executed-another"]);
+    check_handlers(&program);
+    let output = unwind(&["script", "-F", "tid", data.to_str().unwrap()]);
+    let threads: Vec<u32> = text(&output.stdout).split_whitespace().flat_map(str::parse).collect();
+    assert!(threads.len() > 100 && threads.iter().all(|&it| (1..100).contains(&it)), "{threads:?}");
+}
+
+#[test]
+fn a_program_in_a_container_is_recorded_from_outside() {
+    let test = "in_kernel_container";
+    let Some(program) = kinds(test, &[FLAGS, &["-static"]].concat()) else { return };
+    let Some(unshare) = tool("unshare") else { return };
+    let folder = program.parent().unwrap();
+    let data = folder.join("perf.data");
+    let root = format!("--root={}", folder.display());
+    let unshare = unshare.to_str().unwrap();
+    let container = [unshare, "--mount", "--pid", "--fork", &root, "/program", "signals", "60"];
+    let Some(ledger) = walked_by(recorder(), &data, &["-F", "1999"], &container) else { return };
+    check_share(&ledger, 100, 99, &["executed-another"]);
+    check_handlers(&program);
+}
+
+#[test]
+fn a_program_whose_file_is_gone_or_another_one_is_walked_by_its_own_table() {
+    for (test, then) in [("in_kernel_removed", ""), ("in_kernel_rebuilt", "cp /bin/true \"$0\";")] {
+        let Some(program) = kinds(test, FLAGS) else { return };
+        let data = program.with_file_name("perf.data");
+        let script = format!("\"$0\" signals 60 & sleep 0.01; rm \"$0\"; {then} wait");
+        let run = ["sh", "-c", &script, program.to_str().unwrap()];
+        let Some(ledger) = walked_by(recorder(), &data, &["-F", "1999"], &run) else { return };
+        check_share(&ledger, 100, 99, &["executed-another"]);
+        assert!(walks(&ledger, "copied") * 2 < number(&ledger, "written"), "{ledger}");
+    }
+}
+
+#[test]
+fn the_code_that_the_kernel_lends_to_programs_has_a_table() {
+    let Some(program) = kinds("in_kernel_vdso", FLAGS) else { return };
+    let Some(ledger) = walked(&program, &["-F", "1999"], &["clock", "60"]) else { return };
+    check_share(&ledger, 100, 99, &[]);
+    let stacks = stacks(&program.with_file_name("perf.data"));
+    let asking = with(&stacks, "asks");
+    let is_whole = |stack: &&&Vec<String>| own(stack, &["asks", "lasts", "main"]).len() == 3;
+    let whole = asking.iter().filter(is_whole).count();
+    assert!(whole > 100 && whole * 100 >= asking.len() * 99, "{whole} of {}", asking.len());
+}
+
+#[test]
+fn a_library_that_comes_and_goes_is_walked_wherever_it_is() {
+    let Some(program) = kinds("in_kernel_loads", FLAGS) else { return };
+    let Some(compiler) = Compiler::find(FLAGS) else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/kinds.c");
+    let library = program.with_file_name("library.so");
+    compiler.compile(&source, &library, &["-shared", "-fPIC"]);
+    let run = ["loads", "1500", library.to_str().unwrap()];
+    let Some(ledger) = walked(&program, &["-F", "1999"], &run) else { return };
+    check_share(&ledger, 100, 99, &[]);
+    assert!(walks(&ledger, "copied") * 2 < number(&ledger, "written"), "{ledger}");
+    let stacks = stacks(&program.with_file_name("perf.data"));
+    let working = with(&stacks, "works");
+    assert!(working.len() > 50 && working.iter().all(|stack| stack.contains(&"main".to_owned())));
+}
+
+#[test]
+fn processes_that_live_some_milliseconds_have_their_stacks() {
+    let Some(program) = kinds("in_kernel_short", FLAGS) else { return };
+    let Some(ledger) = walked(&program, &["-F", "1999"], &["processes", "200"]) else { return };
+    check_share(&ledger, 100, 98, &[]);
+}
+
+#[test]
+fn interpreters_and_runtimes_are_complete_or_have_a_reason() {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/programs");
+    let folder = support::scratch("in_kernel_runtimes");
+    // Compiled code has no table, and a goroutine may run on the stack of its thread.
+    let kinds = [
+        ("python3", "work.py", "8", [].as_slice()),
+        ("node", "work.js", "60", &["gap", "frame-pointer-below-stack"]),
+    ];
+    for (name, source, rounds, reasons) in kinds {
+        let Some(interpreter) = tool(name) else { continue };
+        let data = folder.join(format!("{name}.data"));
+        let source = programs.join(source);
+        let run = [interpreter.to_str().unwrap(), source.to_str().unwrap(), rounds];
+        let Some(ledger) = walked_by(recorder(), &data, &["-F", "999"], &run) else { return };
+        check_share(&ledger, 50, 97, &[reasons, &["executed-another"]].concat());
+    }
+}
