@@ -3,12 +3,13 @@
 use object::Endianness;
 use object::elf;
 use sframe::{CfiAbi, CompactBuilder, WriteError};
-use unwind_core::WordSize;
+use unwind_core::{CfaRule, RegRule, Row, WordSize};
 use unwind_x86::LinkageRows;
 
 use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
 use crate::rows::call_frames::FrameSections;
+use crate::rows::stack_switches::{FileSwitches, SwitchNames, end_of_goroutines};
 
 /// Why a file has no compact table.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,7 @@ pub fn compact_table(file: &ElfFile) -> Result<Option<Vec<u8>>, CompactTableErro
         _ => return Ok(None),
     };
     let mut builder = CompactBuilder::new();
+    add_goroutines(&mut builder, file).map_err(CompactTableError::Write)?;
     let frames = FrameSections::read(file)?;
     if let Some(frames) = &frames {
         let len = frames.list.iter().fold(0, |sum: usize, it| sum.saturating_add(it.bytes.len()));
@@ -73,4 +75,15 @@ pub fn compact_table(file: &ElfFile) -> Result<Option<Vec<u8>>, CompactTableErro
     }
     let (image, _) = builder.finish().map_err(CompactTableError::Write)?;
     Ok(Some(image))
+}
+
+/// What Go's tables do not tell: where the stack of a goroutine ends, and which functions call on another one. The
+/// caller of those is not above their frame, so that row is a guess.
+fn add_goroutines(builder: &mut CompactBuilder, file: &ElfFile) -> Result<(), WriteError> {
+    if let Some(code) = end_of_goroutines(file) {
+        builder.add(code, &Row::outermost())?;
+    }
+    let above = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue).with_guess();
+    let switches = FileSwitches::read(file, SwitchNames::NONE);
+    switches.code().try_for_each(|code| builder.add(code, &above))
 }

@@ -95,6 +95,11 @@ impl FileSwitches {
         Self(found.into_iter().filter_map(|found| switch(found.code, kind(found.name))).collect())
     }
 
+    /// Their code.
+    pub(crate) fn code(&self) -> impl Iterator<Item = Range<u64>> {
+        self.0.iter().map(|function| function.code.clone())
+    }
+
     /// The function at an address of the target; the file is loaded that far above its own
     /// addresses.
     #[must_use]
@@ -115,6 +120,14 @@ pub fn is_lost<E: TableError>(end: &End<E>) -> bool {
     const LOST: [StackSwitchError<TableFault>; 2] =
         [StackSwitchError::Absent, StackSwitchError::NoWayBack];
     matches!(end, End::Table(error) if LOST.iter().any(|lost| lost.code() == error.code()))
+}
+
+/// The code to which the function of a goroutine returns, if Go's linker has made a file: nothing has called it.
+pub(crate) fn end_of_goroutines(file: &ElfFile) -> Option<Range<u64>> {
+    const NAMES: [&[u8]; 2] = [b"runtime.goexit.abi0", b"runtime.goexit"];
+    let mut found = if is_go(file) { named(file, &NAMES).unwrap_or_default() } else { Vec::new() };
+    found.sort_by_key(|found| found.name);
+    Some(found.first()?.code.clone())
 }
 
 /// Whether Go's linker has made a file.
