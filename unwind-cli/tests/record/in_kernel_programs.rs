@@ -150,3 +150,28 @@ fn interpreters_and_runtimes_are_complete_or_have_a_reason() {
         check_share(&ledger, 50, 97, &[reasons, &["executed-another"]].concat());
     }
 }
+
+#[test]
+fn goroutines_are_walked_in_the_kernel_to_their_start() {
+    let Some(go) = tool("go") else { return };
+    let program = support::scratch("in_kernel_go").join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/goroutine.go");
+    let build = Command::new(go)
+        .args([Path::new("build"), Path::new("-o"), &program, &source])
+        .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache"))
+        .envs([("GO111MODULE", "off"), ("CGO_ENABLED", "0")])
+        .status();
+    assert!(build.unwrap().success(), "go build");
+    let rounds = "r".repeat(1500);
+    let Some(ledger) = walked(&program, &["-F", "1999"], &[&rounds]) else { return };
+    check_share(&ledger, 100, 97, &["other-stack"]);
+    assert!(walks(&ledger, "copied") * 2 < number(&ledger, "written"), "{ledger}");
+    let stacks = stacks(&program.with_file_name("perf.data"));
+    let working = with(&stacks, "main.computes");
+    let is_whole = |stack: &&&Vec<String>| {
+        let count = |name: &str| stack.iter().filter(|&found| found == name).count();
+        count("main.descends") == 11 && count("runtime.goexit.abi0") == 1
+    };
+    let whole = working.iter().filter(is_whole).count();
+    assert!(whole > 100 && whole * 100 >= working.len() * 97, "{whole} of {}", working.len());
+}
