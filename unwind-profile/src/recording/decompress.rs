@@ -7,8 +7,8 @@ use unwind_perf::record::{Endian, RecordHeader};
 const WINDOW: u64 = 8 << 20;
 
 /// How many bytes may come of each compressed one, and how many more: callchains that repeat are
-/// a hundredth when compressed.
-const MAX_RATIO: u64 = 256;
+/// a hundredth when compressed, and those of a recursion that is as deep as a walk goes a five hundredth.
+const MAX_RATIO: u64 = 1024;
 const START: u64 = 1 << 20;
 
 /// The flag of a frame that has a checksum at its end, and its length.
@@ -229,6 +229,25 @@ mod tests {
         let checksum = if open[4] & HAS_CHECKSUM != 0 { CHECKSUM } else { 0 };
         let open = &open[..open.len() - checksum];
         assert_eq!(decompressed([open]).as_ref(), Ok(&records));
+    }
+
+    #[test]
+    fn stacks_of_a_deep_recursion_come_out() {
+        let stack = |number: u64| {
+            let words: Vec<u64> =
+                [number, 2048].into_iter().chain([0x5555_5555_1234; 2048]).collect();
+            let len = u16::try_from(8 + words.len() * 8).unwrap();
+            let mut record = vec![22, 0, 0, 0, 0, 0];
+            record.extend(len.to_le_bytes());
+            record.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+            record
+        };
+        let records: Vec<Vec<u8>> = (0..600).map(stack).collect();
+        let pieces: Vec<Vec<u8>> = records
+            .chunks(3)
+            .map(|records| compress_to_vec(&*records.concat(), CompressionLevel::Fastest))
+            .collect();
+        assert_eq!(decompressed(pieces.iter().map(Vec::as_slice)).as_ref(), Ok(&records));
     }
 
     #[test]
