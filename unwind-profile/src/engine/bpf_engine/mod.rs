@@ -88,7 +88,6 @@ impl Engine for BpfEngine {
     }
 
     fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found {
-        self.tables.install(&mut self.walker);
         let Self { perf, walker, tables, records, .. } = self;
         let mut found = perf.drain(&mut |record| {
             let kind = record.header().kind;
@@ -100,17 +99,22 @@ impl Engine for BpfEngine {
                 take(record);
             }
         });
-        let percent = walker.drain(|record| match record {
-            unwind_bpf::Record::Wanted(wanted) => tables.want(wanted),
-            record => {
-                let bytes = records.encode(record).unwrap_or_default();
-                if let Ok(header) = RecordHeader::parse(bytes, Endian::NATIVE) {
-                    take(&Encoded { header, bytes });
+        loop {
+            let percent = walker.drain(|record| match record {
+                unwind_bpf::Record::Wanted(wanted) => tables.want(wanted),
+                record => {
+                    let bytes = records.encode(record).unwrap_or_default();
+                    if let Ok(header) = RecordHeader::parse(bytes, Endian::NATIVE) {
+                        take(&Encoded { header, bytes });
+                    }
                 }
+            });
+            found.percent = found.percent.max(percent);
+            // The kernel takes tens of milliseconds for one, in which the ring fills.
+            if !tables.install_next(walker) {
+                return found;
             }
-        });
-        found.percent = found.percent.max(percent);
-        found
+        }
     }
 
     fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {

@@ -106,20 +106,20 @@ impl Tables {
         }
     }
 
-    /// Hands the tables that are made to the program.
-    pub(super) fn install(&mut self, walker: &mut Walker) {
-        while let Ok((file, looked)) = self.made.try_recv() {
-            // A file without a table has its stacks copied.
-            let _ = match looked {
-                Looked::Made(made) if made.image.len() <= MOST.saturating_sub(self.bytes) => {
-                    self.bytes = self.bytes.saturating_add(made.image.len());
-                    let table = Table { image: &made.image, segments: &made.segments };
-                    walker.install(file, table).is_ok()
-                }
-                Looked::Gone if self.may_try_again(file) => walker.forget(file).is_ok(),
-                _ => walker.refuse(file).is_ok(),
-            };
-        }
+    /// Hands a table that is made to the program. Returns whether there was one.
+    pub(super) fn install_next(&mut self, walker: &mut Walker) -> bool {
+        let Ok((file, looked)) = self.made.try_recv() else { return false };
+        // A file without a table has its stacks copied.
+        let _ = match looked {
+            Looked::Made(made) if made.image.len() <= MOST.saturating_sub(self.bytes) => {
+                self.bytes = self.bytes.saturating_add(made.image.len());
+                let table = Table { image: &made.image, segments: &made.segments };
+                walker.install(file, table).is_ok()
+            }
+            Looked::Gone if self.may_try_again(file) => walker.forget(file).is_ok(),
+            _ => walker.refuse(file).is_ok(),
+        };
+        true
     }
 
     fn may_try_again(&mut self, file: FileKey) -> bool {
