@@ -24,8 +24,7 @@ import time
 
 SIZES = ["cargo", "run", "--release", "--quiet", "--locked", "--package", "unwind-sframe", "--features", "cfi",
          "--example", "compact_sizes"]
-OTEL_ROW, OTEL_RULES, OTEL_LEAST = 4, 12 * 16384, 256
-LIGHTSWITCH_ROW = 8
+OTEL_ROW, OTEL_RULES, OTEL_LEAST, LIGHTSWITCH_ROW = 4, 12 * 16384, 256, 8
 
 
 def output(*command):
@@ -95,8 +94,8 @@ def record(unwind, programs):
     tables = [size for name, size in maps if name.startswith("unwind_t")]
     others = sum(size for _, size in maps) - sum(tables)
     print(f"{len(programs)} programs, two runs each: {told['written']:,} samples, {told['complete']:,} complete, "
-          f"{told['kernel_only']:,} of the kernel alone, not complete {told['incomplete']}, "
-          f"lost {told['lost']}, walks {told['walks']}")
+          f"{told['kernel_only']:,} of the kernel alone, {told['unmatched']:,} without a stack, lost {told['lost']:,}, "
+          f"not complete {told['incomplete']}, walks {told['walks']}")
     print(f"kernel: {len(tables)} tables {sum(tables) / 1e6:.1f} MB, other maps {others / 1e6:.1f} MB; "
           f"recorder at most {int(most) / 1e3:.1f} MB resident")
 

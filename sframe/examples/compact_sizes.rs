@@ -36,7 +36,8 @@ fn main() {
     for path in std::env::args_os().skip(1) {
         let path = Path::new(&path);
         let Some(program) = program::Program::read(path) else {
-            panic!("{} is no 64-bit ELF file with .eh_frame", path.display())
+            eprintln!("{} is no 64-bit ELF file with .eh_frame", path.display());
+            continue;
         };
         let start = Instant::now();
         let mut builder = CompactBuilder::new();
