@@ -148,9 +148,12 @@ static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, str
 __noinline int want(struct mapping *mapping)
 {
 	struct wanted_record *record;
-	struct code_file file = {};
+	u32 zero = 0;
+	// Zeros, of which there is no room on the stack.
+	void *nothing = bpf_map_lookup_elem(&empty_space, &zero);
 
-	if (!mapping || bpf_map_update_elem(&files, &mapping->file, &file, BPF_NOEXIST))
+	if (!mapping || !nothing ||
+	    bpf_map_update_elem(&files, &mapping->file, nothing, BPF_NOEXIST))
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {

@@ -21,42 +21,29 @@ struct {
 // Namespaces lie in each other at most as deep: MAX_PID_NS_LEVEL.
 #define PID_LEVELS 33
 
-static __always_inline u64 kernel_word(const void *from)
-{
-	u64 word = 0;
-
-	bpf_probe_read_kernel(&word, sizeof(word), from);
-	return word;
-}
-
 // The number that the current task or its process has in the recorder's namespace, as perf's records
 // have it: 0 if it has none there, -1 if it has none any more.
 __noinline u32 number_there(u32 of_process)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pid *pid = of_process ? task->group_leader->thread_pid : task->thread_pid;
-	struct bpf_iter_num it;
-	u32 i = 0, number = 0, inode = 0, level;
+	// The kernel's struct upid, with room for the namespace's inode.
+	struct {
+		u32 number, inode;
+		struct pid_namespace *ns;
+	} there;
+	u32 i;
 
 	if (!pid)
 		return -1;
-	level = pid->level;
-	begin_loop(it, PID_LEVELS);
-	while (next_round(it, i)) {
-		struct upid *upid = &pid->numbers[0] + i;
-		struct pid_namespace *ns;
-
-		if (i > level)
+	for (i = 0; i < PID_LEVELS && i <= pid->level; i++) {
+		if (bpf_probe_read_kernel(&there, sizeof(there), &pid->numbers[0] + i) ||
+		    bpf_probe_read_kernel(&there.inode, sizeof(there.inode), &there.ns->ns.inum))
 			break;
-		ns = (void *)kernel_word(&upid->ns);
-		bpf_probe_read_kernel(&inode, sizeof(inode), &ns->ns.inum);
-		if (inode == pid_namespace) {
-			bpf_probe_read_kernel(&number, sizeof(number), &upid->nr);
-			break;
-		}
+		if (there.inode == pid_namespace)
+			return there.number;
 	}
-	end_loop(it);
-	return number;
+	return 0;
 }
 
 static __always_inline void put_head(struct record_head *head, u32 kind, u64 cookie)
