@@ -45,7 +45,9 @@ fn d14_what_is_told_of_a_recording_is_as_the_schemas_say() {
     let folder = program.parent().unwrap();
     let data = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let ledger = Schema::of("ledger");
-    let optional = ["cpu_time", "off_cpu", "no-row…", "not-code…", "gap…", "step…"];
+    let optional = ["cpu_time", "off_cpu", "walks", "no-row…", "not-code…", "gap…", "step…"];
+    let in_kernel = ["executed-another…", "thread-ended…", "stack-not-resident…", "no-room…"];
+    let optional = [&optional[..], &in_kernel].concat();
     for (name, option) in
         [("kept", "--keep-stacks"), ("waits", "--off-cpu"), ("small", "--compression-level=1")]
     {
