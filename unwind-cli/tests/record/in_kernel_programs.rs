@@ -135,6 +135,7 @@ fn processes_that_live_some_milliseconds_have_their_stacks() {
     let Some(program) = kinds("in_kernel_short", FLAGS) else { return };
     let Some(ledger) = walked(&program, &["-F", "1999"], &["processes", "200"]) else { return };
     check_share(&ledger, 100, 98, &[]);
+    assert!(walks(&ledger, "copied") * 2 < number(&ledger, "written"), "{ledger}");
 }
 
 #[test]

@@ -90,7 +90,10 @@ impl Tables {
 
     /// Has the table of a file made.
     pub(super) fn want(&mut self, wanted: Wanted) {
-        let name = self.names.get(&(wanted.origin.process, wanted.start)).cloned();
+        // A child has what its parent has mapped, and may have ended before anybody looks.
+        let own = self.names.get(&(wanted.origin.process, wanted.start));
+        let any = || self.names.iter().find(|&(&(_, start), _)| start == wanted.start);
+        let name = own.or_else(|| any().map(|(_, name)| name)).cloned();
         // Without threads there are no tables: all stacks are copied.
         let _ = self.wanted.send((wanted, name));
     }
