@@ -11,7 +11,7 @@ fn deferral(test: &str) -> Option<PathBuf> {
 
 /// One after the other: until its tables are there each program has its stacks copied, and on a machine that is
 /// busy that takes long.
-static ALONE: Mutex<()> = Mutex::new(());
+pub(super) static ALONE: Mutex<()> = Mutex::new(());
 
 /// The command.
 pub(super) fn recorder() -> Command {

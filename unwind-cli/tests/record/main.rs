@@ -6,6 +6,7 @@ mod compiled_code;
 mod copies;
 mod events;
 mod in_kernel;
+mod in_kernel_hostile;
 mod in_kernel_programs;
 mod kept;
 mod killed;
