@@ -18,7 +18,6 @@ use crate::engine::bpf_engine::records::Records;
 use crate::engine::bpf_engine::tables::Tables;
 use crate::engine::bpf_error::BpfError;
 use crate::engine::perf_engine::PerfEngine;
-use crate::engine::requested::Requested;
 use crate::engine::sampling::{KernelWalk, RingSize, Sampling};
 use crate::engine::{
     CpuTime, Engine, EngineError, Found, KernelWalks, SampledEvent, Shortfall, StoredRecord, WAITS,
@@ -37,10 +36,16 @@ pub(crate) struct BpfEngine {
 }
 
 impl BpfEngine {
-    /// Whether it is the better one for this: the kernel walks later what it cannot walk at once, and there is
-    /// no tracepoint, whose samples the program does not take.
+    /// Whether it is the better one for this: the kernel walks later what it cannot walk at once, and all samples
+    /// are taken or counted. The program takes none of tracepoints, and none that comes while it runs for another
+    /// event, which the kernel does not count.
     pub(crate) fn is_for(sampling: &Sampling) -> bool {
-        unwind_bpf::is_deferring_kernel() && !sampling.events.iter().any(Requested::is_tracepoint)
+        let is_counted = match sampling.events.as_slice() {
+            [] => true,
+            [event] => !event.is_tracepoint(),
+            _ => false,
+        };
+        unwind_bpf::is_deferring_kernel() && is_counted
     }
 
     /// Opens the events and loads the program.
