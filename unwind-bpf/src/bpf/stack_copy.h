@@ -31,7 +31,7 @@ static __always_inline u32 most_pages(void)
 	u64 full = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
 	u64 size = bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE);
 
-	return full < size / 8 ? COPY_PAGES : full < size / 2 ? FEW_PAGES : 0;
+	return full < size / 2 ? COPY_PAGES : full < size / 4 * 3 ? FEW_PAGES : 0;
 }
 
 // Copies the registers and the stack for a walk outside.

@@ -34,7 +34,7 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
                         brought in (--no-fault)
   executed-another      the process executed another program before its stack was walked in the kernel
   thread-ended          the thread ended before its stack was walked in the kernel
-  no-room               the stack was to be copied, and the ring was half full of copies, see --ring-kib
+  no-room               the stack was to be copied, and the ring was nearly full, see --ring-kib
   others                as `unwind script` says of each such stack
 If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed
 is told on standard error, and changes nothing of it.

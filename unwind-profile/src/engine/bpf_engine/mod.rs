@@ -18,7 +18,7 @@ use crate::engine::bpf_engine::records::Records;
 use crate::engine::bpf_engine::tables::Tables;
 use crate::engine::bpf_error::BpfError;
 use crate::engine::perf_engine::PerfEngine;
-use crate::engine::sampling::{KernelWalk, RingSize, Sampling};
+use crate::engine::sampling::{KernelWalk, RingSize, Sampling, cpus};
 use crate::engine::{
     CpuTime, Engine, EngineError, Found, KernelWalks, SampledEvent, Shortfall, StoredRecord, WAITS,
 };
@@ -34,6 +34,9 @@ pub(crate) struct BpfEngine {
     records: Records,
     events: Vec<SampledEvent>,
 }
+
+/// Bytes of the ring at most, unless its size was asked for.
+const MOST_RING: usize = 64 << 20;
 
 impl BpfEngine {
     /// Whether it is the better one for this: the kernel walks later what it cannot walk at once, and all samples
@@ -55,7 +58,11 @@ impl BpfEngine {
     /// [`EngineError`].
     pub(crate) fn open(sampling: &Sampling, walk: KernelWalk) -> Result<Self, EngineError> {
         let ring_bytes = match sampling.ring {
-            RingSize::Exactly(bytes) | RingSize::AtMost(bytes) => bytes,
+            RingSize::Exactly(bytes) => bytes,
+            // All CPUs share it.
+            RingSize::AtMost(bytes) => {
+                bytes.saturating_mul(cpus().next_power_of_two()).clamp(bytes, MOST_RING.max(bytes))
+            }
         };
         let limits = Limits {
             ring_bytes: u32::try_from(ring_bytes).unwrap_or(u32::MAX),
