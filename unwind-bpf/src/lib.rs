@@ -8,7 +8,7 @@
 //! it there: a [`Stack`] with the same cookie comes later. All samples of one entry into the kernel share
 //! it.
 //!
-//! The walk knows tables alone: [images](Walker::install) in the format of `unwind-sframe`'s module
+//! The walk knows tables alone: [images](Tables::install) in the format of `unwind-sframe`'s module
 //! `compact`, which are installed by [file](FileKey), whatever processes have it mapped. It asks for those
 //! that it [wants](Wanted). Where tables do not say what the caller is, and until they are there, the
 //! registers and the stack are [copied](StackCopy), for a walk outside.
@@ -27,10 +27,12 @@ mod kernel;
 mod program;
 mod record;
 mod ring;
+mod tables;
 mod walker;
 
 pub use program::{LoadStep, is_deferring_kernel};
 pub use record::{
     Cookie, End, FileKey, Origin, Pcs, Record, Registers, Sample, Stack, StackCopy, Wanted,
 };
-pub use walker::{Attached, Counts, Limits, LoadError, Segment, Table, TableError, Walker};
+pub use tables::{Segment, Table, TableError, Tables};
+pub use walker::{Attached, Counts, Limits, LoadError, Walker};

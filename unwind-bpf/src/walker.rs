@@ -2,14 +2,16 @@
 
 use std::fs::metadata;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::kernel::{Attr, Command, Shared};
+use crate::kernel::Shared;
 use crate::program::{Constants, LoadStep, Map, Program};
-use crate::record::{FileKey, Record};
+use crate::record::Record;
 use crate::ring::Ring;
+use crate::tables::Tables;
 
 /// A program in the kernel that takes samples and walks their stacks. It is gone with this value.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub struct Walker {
     /// Keeps the program at the ends of tasks, and of what threads execute.
     _ends: [OwnedFd; 2],
     /// How many images there are.
-    images: u32,
+    images: Arc<AtomicU32>,
 }
 
 /// What walks may take.
@@ -73,46 +75,6 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// A table of a file: how its frames are walked, and where its bytes are mapped to.
-#[derive(Clone, Copy, Debug)]
-pub struct Table<'a> {
-    /// The image, as the module `compact` of `unwind-sframe` makes it: whole words of eight bytes.
-    pub image: &'a [u8],
-    /// Its loaded parts with code, at most [`MAX_SEGMENTS`](Self::MAX_SEGMENTS).
-    pub segments: &'a [Segment],
-}
-
-impl Table<'_> {
-    /// Loaded parts of a file that are told apart.
-    pub const MAX_SEGMENTS: usize = 4;
-}
-
-/// A loaded part of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// The bytes of the file: `p_offset` of its program header.
-    pub from: u64,
-    /// Where these end.
-    pub to: u64,
-    /// The address that the first has in the image: `p_vaddr`.
-    pub address: u64,
-}
-
-/// Why a table is not installed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TableError {
-    /// There are as many as the program has room for.
-    #[error("there are {0} tables already")]
-    TooMany(u32),
-    /// There are no whole words, or no header.
-    #[error("an image of {0} bytes")]
-    NoImage(usize),
-    /// The kernel refuses it.
-    #[error("the kernel does not take the table: {0}")]
-    Refused(#[source] io::Error),
-}
-
 /// A perf event whose samples the program takes, until this value is dropped.
 #[derive(Debug)]
 #[must_use]
@@ -160,9 +122,6 @@ fn pid_namespace() -> u32 {
 }
 
 impl Walker {
-    /// Files with tables at most.
-    const MAX_FILES: u32 = 4096;
-
     /// Loads the program.
     ///
     /// # Errors
@@ -185,7 +144,7 @@ impl Walker {
         let counts = Shared::map(counts, 4096, 0, true).map_err(LoadError::Map)?;
         let ends = program.attach_to_ends();
         let ends = ends.map_err(|error| refused((LoadStep::Programs { verifier: None }, error)))?;
-        Ok(Self { program, ring, counts, _ends: ends, images: 0 })
+        Ok(Self { program, ring, counts, _ends: ends, images: Arc::default() })
     }
 
     /// Has the program take the samples of an open perf event, in place of the event's own ring. Records
@@ -207,90 +166,15 @@ impl Walker {
         })
     }
 
-    /// Has walks use this table for a file from now on.
+    /// The tables that it walks by, for any thread: handing one over takes the kernel milliseconds, in which the
+    /// ring fills.
     ///
     /// # Errors
     ///
-    /// [`TableError`]; the file has no table then.
-    pub fn install(&mut self, file: FileKey, table: Table<'_>) -> Result<(), TableError> {
-        let installed = self.install_image(table.image);
-        let (state, image) = match &installed {
-            Ok(image) => (FileState::HasTable, *image),
-            Err(_) => (FileState::HasNone, 0),
-        };
-        let put = self.put_file(file, state, image, table.segments);
-        installed?;
-        put.map_err(TableError::Refused)
-    }
-
-    /// Has walks know that a file has no table.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel refuses it with.
-    pub fn refuse(&mut self, file: FileKey) -> io::Result<()> {
-        self.put_file(file, FileState::HasNone, 0, &[])
-    }
-
-    /// Has walks ask once more for the table of a file that could not be looked at.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel refuses it with.
-    pub fn forget(&mut self, file: FileKey) -> io::Result<()> {
-        let files = self.program.map(Map::Files)?;
-        Attr::new().fd(0, files).bytes(8, &file.bytes()).act(Command::MAP_DELETE)
-    }
-
-    fn put_file(
-        &self,
-        file: FileKey,
-        state: FileState,
-        image: u32,
-        segments: &[Segment],
-    ) -> io::Result<()> {
-        let segments = segments.get(..Table::MAX_SEGMENTS).unwrap_or(segments);
-        let count = u32::try_from(segments.len()).unwrap_or(0);
-        let head = [state.number(), image, count, 0];
-        let mut value: Vec<u8> = head.iter().flat_map(|field| field.to_ne_bytes()).collect();
-        for segment in segments {
-            let delta = segment.address.wrapping_sub(segment.from);
-            value.extend([segment.from, segment.to, delta].iter().flat_map(|it| it.to_ne_bytes()));
-        }
-        value.resize(16_usize.saturating_add(Table::MAX_SEGMENTS.saturating_mul(24)), 0);
-        let files = self.program.map(Map::Files)?;
-        Attr::new().fd(0, files).bytes(8, &file.bytes()).bytes(16, &value).act(Command::MAP_UPDATE)
-    }
-
-    /// Puts an image into a map of its own. Returns its place.
-    fn install_image(&mut self, image: &[u8]) -> Result<u32, TableError> {
-        const ARRAY: u32 = 2;
-        const MAPPABLE_INNER_MAP: u32 = 1 << 10 | 1 << 12;
-        const HEADER: usize = 4;
-        let (words, rest) = image.as_chunks::<8>();
-        let count = u32::try_from(words.len()).ok().filter(|_| words.len() > HEADER);
-        let (Some(count), []) = (count, rest) else {
-            return Err(TableError::NoImage(image.len()));
-        };
-        if self.images >= Self::MAX_FILES {
-            return Err(TableError::TooMany(self.images));
-        }
-        let attr = Attr::new().u32(0, ARRAY).u32(4, 4).u32(8, 8).u32(12, count);
-        let attr = attr.u32(16, MAPPABLE_INNER_MAP).name(28, "unwind_tabl");
-        let map = attr.open(Command::MAP_CREATE).map_err(TableError::Refused)?;
-        let bytes = image.len().next_multiple_of(4096);
-        let shared = Shared::map(map.as_fd(), bytes, 0, true).map_err(TableError::Refused)?;
-        for (place, &word) in shared.words().iter().zip(words) {
-            place.store(u64::from_le_bytes(word), Ordering::Relaxed);
-        }
-        let (key, value) = (self.images.to_ne_bytes(), std::os::fd::AsRawFd::as_raw_fd(&map));
-        let images = self.program.map(Map::Images).map_err(TableError::Refused)?;
-        let value = value.to_ne_bytes();
-        let attr = Attr::new().fd(0, images).bytes(8, &key).bytes(16, &value);
-        attr.act(Command::MAP_UPDATE).map_err(TableError::Refused)?;
-        let place = self.images;
-        self.images = place.saturating_add(1);
-        Ok(place)
+    /// There are as many open files as there may be.
+    pub fn tables(&self) -> io::Result<Tables> {
+        let map = |map| self.program.map(map).and_then(|map| map.try_clone_to_owned());
+        Ok(Tables::new(map(Map::Files)?, map(Map::Images)?, Arc::clone(&self.images)))
     }
 
     /// How many instructions the kernel's verifier has looked at of the program, at most 1,000,000: what
@@ -321,22 +205,6 @@ impl Walker {
             copied: next(),
             after_exec: next(),
             after_exit: next(),
-        }
-    }
-}
-
-/// What is known of a file's table, by the numbers of `bpf/records.h`.
-#[derive(Clone, Copy, Debug)]
-enum FileState {
-    HasTable,
-    HasNone,
-}
-
-impl FileState {
-    const fn number(self) -> u32 {
-        match self {
-            Self::HasTable => 1,
-            Self::HasNone => 2,
         }
     }
 }

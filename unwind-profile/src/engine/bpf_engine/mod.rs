@@ -79,7 +79,8 @@ impl BpfEngine {
         let attached = perf.sampled().map(attach).collect::<Result<_, _>>()?;
         let events: Vec<SampledEvent> = perf.events().into_iter().map(told).collect();
         let records = Records::new(events.clone());
-        Ok(Self { attached, perf, walker, tables: Tables::start(), records, events })
+        let tables = Tables::start(&walker).map_err(BpfError::Tables)?;
+        Ok(Self { attached, perf, walker, tables, records, events })
     }
 }
 
@@ -111,22 +112,17 @@ impl Engine for BpfEngine {
                 take(record);
             }
         });
-        loop {
-            let percent = walker.drain(|record| match record {
-                unwind_bpf::Record::Wanted(wanted) => tables.want(wanted),
-                record => {
-                    let bytes = records.encode(record).unwrap_or_default();
-                    if let Ok(header) = RecordHeader::parse(bytes, Endian::NATIVE) {
-                        take(&Encoded { header, bytes });
-                    }
+        let percent = walker.drain(|record| match record {
+            unwind_bpf::Record::Wanted(wanted) => tables.want(wanted),
+            record => {
+                let bytes = records.encode(record).unwrap_or_default();
+                if let Ok(header) = RecordHeader::parse(bytes, Endian::NATIVE) {
+                    take(&Encoded { header, bytes });
                 }
-            });
-            found.percent = found.percent.max(percent);
-            // The kernel takes tens of milliseconds for one, in which the ring fills.
-            if !tables.install_next(walker) {
-                return found;
             }
-        }
+        });
+        found.percent = found.percent.max(percent);
+        found
     }
 
     fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {

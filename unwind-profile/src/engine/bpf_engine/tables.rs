@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, available_parallelism};
 
 use object::elf;
@@ -34,58 +35,57 @@ const TRIES: u32 = 32;
 /// Threads that make tables at most: a program needs a few large ones at its start.
 const MAKERS: usize = 4;
 
-/// Tables that are asked for, and those that are made.
+/// Tables that are asked for, and made.
 #[derive(Debug)]
 pub(super) struct Tables {
-    /// Bytes of all that the program has.
-    bytes: usize,
-    /// How often a file could not be looked at.
-    tries: HashMap<FileKey, u32>,
     /// The names of files by the process and the address at which they were mapped.
     names: HashMap<(u32, u64), PathBuf>,
     wanted: Sender<(Wanted, Option<PathBuf>)>,
-    made: Receiver<(FileKey, Looked)>,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Makers {
+    asked: Mutex<Receiver<(Wanted, Option<PathBuf>)>>,
+    tables: unwind_bpf::Tables,
+    made: Mutex<Made>,
+}
+
+/// What was made so far.
+#[derive(Debug, Default)]
+struct Made {
+    /// Bytes of all tables.
+    bytes: usize,
+    /// How often a file could not be looked at.
+    tries: HashMap<FileKey, u32>,
 }
 
 /// What comes of looking at a file.
 #[derive(Debug)]
 enum Looked {
-    Made(Made),
+    /// The image of its table, and where its code is.
+    Table(Vec<u8>, Vec<Segment>),
     /// It has no table.
     Without,
     /// Who had it mapped has ended, or has something else there.
     Gone,
 }
 
-/// The table of a file.
-#[derive(Debug)]
-struct Made {
-    image: Vec<u8>,
-    segments: Vec<Segment>,
-}
-
 impl Tables {
     /// Starts the threads, which end with this value.
-    pub(super) fn start() -> Self {
-        let (wanted, asked) = channel::<(Wanted, Option<PathBuf>)>();
-        let (done, made) = channel();
-        let asked = Arc::new(Mutex::new(asked));
+    ///
+    /// # Errors
+    ///
+    /// [`Walker::tables`].
+    pub(super) fn start(walker: &Walker) -> io::Result<Self> {
+        let (wanted, asked) = channel();
+        let (asked, made) = (Mutex::new(asked), Mutex::default());
+        let makers = Arc::new(Makers { asked, tables: walker.tables()?, made });
         for _ in 0..available_parallelism().map_or(1, usize::from).min(MAKERS) {
-            let (asked, done) = (Arc::clone(&asked), done.clone());
-            thread::spawn(move || {
-                // Until a table is there each stack is copied, which takes a program more time.
-                go_first();
-                loop {
-                    // One thread waits for a file, the others for their turn to.
-                    let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok((wanted, name)) = next else { break };
-                    if done.send((wanted.file, look(&wanted, name.as_deref()))).is_err() {
-                        break;
-                    }
-                }
-            });
+            let makers = Arc::clone(&makers);
+            thread::spawn(move || makers.run());
         }
-        Self { bytes: 0, tries: HashMap::new(), names: HashMap::new(), wanted, made }
+        Ok(Self { names: HashMap::new(), wanted })
     }
 
     /// Has the table of a file made.
@@ -108,28 +108,52 @@ impl Tables {
             self.names.insert((mapping.task.pid, mapping.addr), name);
         }
     }
+}
 
-    /// Hands a table that is made to the program. Returns whether there was one.
-    pub(super) fn install_next(&mut self, walker: &mut Walker) -> bool {
-        let Ok((file, looked)) = self.made.try_recv() else { return false };
-        // A file without a table has its stacks copied.
-        let _ = match looked {
-            Looked::Made(made) if made.image.len() <= MOST.saturating_sub(self.bytes) => {
-                self.bytes = self.bytes.saturating_add(made.image.len());
-                let table = Table { image: &made.image, segments: &made.segments };
-                walker.install(file, table).is_ok()
-            }
-            Looked::Gone if self.may_try_again(file) => walker.forget(file).is_ok(),
-            _ => walker.refuse(file).is_ok(),
-        };
-        true
+impl Makers {
+    /// Makes tables until none can be asked for any more.
+    fn run(&self) {
+        // Until a table is there each stack is copied, which takes a program more time.
+        go_first();
+        loop {
+            // One thread waits for a file, the others for their turn to.
+            let next = self.asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok((wanted, name)) = next else { break };
+            // A file without a table has its stacks copied.
+            let _ = match look(&wanted, name.as_deref()) {
+                Looked::Table(image, segments) if self.has_room(image.len()) => {
+                    let table = Table { image: &image, segments: &segments };
+                    self.tables.install(wanted.file, table).is_ok()
+                }
+                Looked::Gone if self.may_try_again(wanted.file) => {
+                    self.tables.forget(wanted.file).is_ok()
+                }
+                _ => self.tables.refuse(wanted.file).is_ok(),
+            };
+        }
     }
 
-    fn may_try_again(&mut self, file: FileKey) -> bool {
-        if self.tries.len() >= NAMES {
-            self.tries.clear();
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is room for a table of this size, which is taken then.
+    fn has_room(&self, bytes: usize) -> bool {
+        let mut made = self.made();
+        let all = made.bytes.saturating_add(bytes);
+        let has_room = all <= MOST;
+        if has_room {
+            made.bytes = all;
         }
-        let tries = self.tries.entry(file).or_default();
+        has_room
+    }
+
+    fn may_try_again(&self, file: FileKey) -> bool {
+        let mut made = self.made();
+        if made.tries.len() >= NAMES {
+            made.tries.clear();
+        }
+        let tries = made.tries.entry(file).or_default();
         *tries = tries.saturating_add(1);
         *tries < TRIES
     }
@@ -138,7 +162,7 @@ impl Tables {
 /// Looks at a file that a process has mapped.
 fn look(wanted: &Wanted, name: Option<&Path>) -> Looked {
     match open(wanted).or_else(|| open_by(name?, wanted)) {
-        Some(file) => table_of(&file).map_or(Looked::Without, Looked::Made),
+        Some(file) => table_of(&file).unwrap_or(Looked::Without),
         None => Looked::Gone,
     }
 }
@@ -170,7 +194,7 @@ fn open_by(name: &Path, wanted: &Wanted) -> Option<ElfFile> {
 }
 
 /// Makes the table of a file, if it has one.
-fn table_of(file: &ElfFile) -> Option<Made> {
+fn table_of(file: &ElfFile) -> Option<Looked> {
     let image = compact_table(file).ok()??;
     let code = file.segments.iter().filter(|it| it.kind == elf::PT_LOAD && it.executable);
     let segments = code.map(|segment| Segment {
@@ -178,5 +202,5 @@ fn table_of(file: &ElfFile) -> Option<Made> {
         to: segment.offset.saturating_add(segment.memory_size),
         address: segment.addr,
     });
-    Some(Made { image, segments: segments.collect() })
+    Some(Looked::Table(image, segments.collect()))
 }
