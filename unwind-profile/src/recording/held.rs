@@ -165,6 +165,16 @@ impl Held {
         self.sample()?.callchain
     }
 
+    /// The call chain of a sample whose user part comes apart, without that part's mark and cookie: readers that do
+    /// not know the mark read no more than that.
+    pub(crate) fn chain_without_user_part(&self) -> Vec<u64> {
+        let is_mark = |&word: &u64| word == Context::UserDeferred.word();
+        let chain = self.callchain();
+        chain.map_or_else(Vec::new, |chain| {
+            chain.without_cookie().filter(|word| !is_mark(word)).collect()
+        })
+    }
+
     /// Whether a sample with a whole chain has a user part, if only the address that user code
     /// was interrupted at.
     pub(crate) fn has_user_part(&self) -> bool {

@@ -220,13 +220,9 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             let pcs: Vec<u64> = walked.frames.iter().map(|frame| frame.pc).collect();
             self.spaces.note_stack(held.task, &pcs);
         }
-        // Readers that do not know the mark would read no more than that.
-        let is_mark = |&word: &u64| word == Context::UserDeferred.word();
-        let chain = held.callchain();
-        let chain =
-            chain.map(|chain| chain.without_cookie().filter(|word| !is_mark(word)).collect());
+        let chain = held.chain_without_user_part();
         self.write_moved(&held)?;
-        let waiting = Waiting::ToWalk(Arc::new(held), attr, chain.unwrap_or_default(), None);
+        let waiting = Waiting::ToWalk(Arc::new(held), attr, chain, None);
         self.push(waiting, Some(work))?;
         Ok(None)
     }

@@ -233,8 +233,8 @@ impl<P: Printer> Sink for ShownSink<'_, '_, P> {
         let space = || self.spaces.of(held.task, held.time);
         let told = self.walks.setup().told(&held, outcome, space);
         if told.is_some() {
-            let chain = held.callchain().map(|chain| chain.without_cookie().collect());
-            return self.take(events, held, ChainEnd::Inline, (chain, told));
+            let chain = held.chain_without_user_part();
+            return self.take(events, held, ChainEnd::Inline, (Some(chain), told));
         }
         let chain = chain_of(&held, outcome);
         let end = match outcome {
