@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the table of programs in docs/bpf.md: what both engines of `unwind record` see of each.
+"""Prints the table of benches/figures/measured/kinds.md: what both engines of `unwind record` see of each.
 
     benches/figures/in_kernel_kinds.py [--unwind FILE] [--seconds N] [--rate HZ] [PROGRAM...]
 

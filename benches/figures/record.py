@@ -5,10 +5,10 @@
                               [--engine NAME] [PROGRAM...]
 
 Each program does the same work alone, recorded by `unwind record`, by perf with copies of
-stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`); with --engine bpf also by `unwind record`
-with copies. They take turns, every second time in the opposite order, and a turn of one program follows one of another, so that what
-else the machine does falls on all of them; the figures are medians over the turns. CPU seconds of
-the program and of the recorder are told apart. What the recorders have seen is that of the first
+stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`); with --engine bpf also by
+`unwind record` with copies. They take turns, every second time in the opposite order, and a turn of
+one program follows one of another, so that what else the machine does falls on all of them; the
+figures are medians over the turns. CPU seconds of the program and of the recorder are told apart. What the recorders have seen is that of the first
 turn, in which samply, if it is there, records each program, too.
 
 Beside these a program that only looks at the clock tells how long it does not, which is what a

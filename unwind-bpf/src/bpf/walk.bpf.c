@@ -27,7 +27,7 @@ const volatile u32 pid_namespace = 0; // the inode of the recorder's, 0 of the f
 // kernel has a part: its task work is busy from a request until the callback has returned and is released.
 // - Delivering and Delivered are that. A request finds the work busy and has been executed already.
 // - user_return is the release: what is requested after it, before user code, has a cookie of its own.
-// - close is the kernel's flag of tasks that exit. It tells nobody of an exec: deliver finds out.
+// - close is the kernel's flag of tasks that exit. It says nothing of an exec: deliver finds out.
 // There is one client.
 enum { IDLE, PENDING };
 struct task_state {

@@ -42,7 +42,7 @@ pub enum Event {
         leader: usize,
         flags: u32,
     },
-    /// This CPU goes on with a task.
+    /// This CPU continues with a task.
     Run(usize),
     Cpu(u32),
     /// A sample of user code, which enters the kernel.
@@ -64,7 +64,7 @@ pub enum Event {
     },
     /// A thread that executes becomes the leader, which has ended.
     Number(u32),
-    /// Back to user code. So many samples come before the task work is released, and so many after it.
+    /// Back to user code. These numbers of samples come before the task work is released, and after it.
     Return {
         within: Option<Within>,
         busy: u32,

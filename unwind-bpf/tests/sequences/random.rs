@@ -50,7 +50,7 @@ struct Machine {
     events: Vec<Event>,
 }
 
-/// A sequence of so many steps, which ends with all tasks back in user code.
+/// A sequence of this many steps, which ends with all tasks back in user code.
 pub fn sequence(seed: u64, steps: u32) -> Vec<Event> {
     let mut machine = Machine {
         dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),

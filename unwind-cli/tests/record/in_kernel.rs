@@ -181,8 +181,7 @@ fn what_the_engine_cannot_do_is_refused_before_anything_runs() {
     }
 }
 
-/// Runs a command beside which nothing else is recorded, and returns the words of its lines that begin with one of
-/// `names`.
+/// The lines of a program's output that begin with one of `names`: that, and the numbers after it.
 fn told(output: &str, names: &[&str]) -> Vec<(String, Vec<u64>)> {
     let lines = output.lines().filter_map(|line| line.split_once(' '));
     let numbers = |rest: &str| rest.split(' ').map(|word| word.parse().unwrap()).collect();

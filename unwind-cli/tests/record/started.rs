@@ -107,8 +107,8 @@ fn n7_a_signal_to_the_recorder_alone_is_passed_on_to_the_command() {
 }
 
 #[test]
-fn n7_a_command_that_goes_on_after_a_signal_is_recorded_until_the_next() {
-    let Some((child, data)) = start_long("n7_goes_on", "trap - TERM") else { return };
+fn n7_a_command_that_continues_after_a_signal_is_recorded_until_the_next() {
+    let Some((child, data)) = start_long("n7_continues", "trap - TERM") else { return };
     let recorder = Pid::from_raw(i32::try_from(child.id()).unwrap());
     kill(recorder, Signal::SIGTERM).unwrap();
     support::wait_until("the signal", || data.with_file_name("runs.ended").exists());

@@ -93,7 +93,7 @@ pub struct KernelWalk {
 }
 
 impl Default for KernelWalk {
-    /// Memory is brought in, and nobody is stopped.
+    /// Memory is brought in, and no process is stopped.
     fn default() -> Self {
         Self { faults: true, stops: false }
     }
