@@ -20,7 +20,7 @@ pub enum Origin {
     /// None: the registers of the sample itself.
     #[default]
     Registers,
-    /// A table in SFrame's format that came with the code.
+    /// A table in SFrame's format that came with the code, or of Linux's kernel in that of ORC.
     Table,
     /// Call frame information (`.eh_frame`, `.debug_frame`), read in place or as a table that was
     /// made of it.

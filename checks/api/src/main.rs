@@ -17,11 +17,12 @@ use std::{env, fs};
 use crate::release::{RELEASE, is_kept};
 
 /// The packages, and the names of their libraries.
-const LIBRARIES: [(&str, &str); 10] = [
+const LIBRARIES: [(&str, &str); 11] = [
     ("unwind-core", "unwind_core"),
     ("unwind-cfi", "unwind_cfi"),
     ("unwind-sframe", "sframe"),
     ("unwind-x86", "unwind_x86"),
+    ("unwind-guest", "unwind_guest"),
     ("unwind-perf", "unwind_perf"),
     ("unwind-kit", "unwind"),
     ("unwind-local", "unwind_local"),

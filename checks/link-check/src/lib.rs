@@ -1,4 +1,4 @@
-//! Every entry point of the four libraries as a kernel would link it.
+//! Every entry point of the five libraries as a kernel would link it.
 //!
 //! The panic handler calls a function that exists nowhere, so the archive
 //! names it if any of the code can still panic; `run` looks for it. The parts
@@ -11,6 +11,7 @@
 
 mod branch_record;
 mod deferred;
+mod guest;
 mod pages;
 mod per_cpu;
 mod records;

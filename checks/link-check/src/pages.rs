@@ -14,7 +14,7 @@ unsafe extern "C" {
     fn copy_from_physical(addr: u64, to: *mut u8, len: usize) -> i32;
 }
 
-struct Physical;
+pub(crate) struct Physical;
 
 impl PhysicalMemory for Physical {
     fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> Result<(), ReadError> {

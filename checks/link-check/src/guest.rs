@@ -1,0 +1,71 @@
+//! Stacks of vCPUs.
+
+use core::fmt::Write as _;
+
+use unwind_core::{Empty, VirtAddr};
+use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
+use unwind_guest::{
+    GuestStack, GuestWalker, KernelFramePointers, KernelRows, SavedRegisters, VcpuRegisters,
+};
+
+use crate::pages::Physical;
+use crate::{Target, Text, seen};
+
+/// Registers that may be any.
+fn vcpu(words: &[u64; 24]) -> VcpuRegisters {
+    let [general @ .., rip, rflags, cs, ss, cr0, cr3, cr4, efer] = words;
+    let mut vcpu = VcpuRegisters { general: *general, rip: *rip, rflags: *rflags, ..Default::default() };
+    for (segment, word) in [(&mut vcpu.cs, *cs), (&mut vcpu.ss, *ss)] {
+        segment.base = word;
+        segment.dpl = word.to_le_bytes()[0];
+        (segment.l, segment.db) = (word & 1 << 9 != 0, word & 1 << 10 != 0);
+    }
+    (vcpu.cr0, vcpu.cr3, vcpu.cr4, vcpu.efer) = (*cr0, *cr3, *cr4, *efer);
+    vcpu
+}
+
+fn walk(kernel: impl KernelRows, words: &[u64; 24]) {
+    let mut walker = GuestWalker::<_, _, _, 64>::new(kernel, Empty, Empty);
+    let mut stack = GuestStack::<32>::new();
+    walker.walk(&vcpu(words), Physical, &mut stack);
+    seen((stack.is_complete(), stack.kernel_fault(), stack.user_fault(), stack.code()));
+    seen((stack.user_code(), stack.kernel().map(|trace| trace.end()), walker.rows()));
+}
+
+/// A walk by tables of a file, and of guest memory.
+#[unsafe(no_mangle)]
+pub fn guest_by_orc(words: &[u64; 24], ips: &[u8; 4096], entries: &[u8; 8192], len: (usize, usize, u32)) {
+    let (ips_len, entries_len, count) = len;
+    let ips = ips.get(..ips_len).unwrap_or_default();
+    let entries = entries.get(..entries_len).unwrap_or_default();
+    let known = entries.first_chunk().and_then(OrcLayout::of_header);
+    let chunks = entries.chunks_exact(6).filter_map(|entry| entry.first_chunk().copied());
+    let layout = known.or_else(|| OrcLayout::detect(chunks)).unwrap_or(OrcLayout::Linux6_3);
+    let at = VirtAddr::new(words[0]);
+    let in_memory = OrcTable::in_memory(layout, at, VirtAddr::new(words[1]), count);
+    let table = match OrcTable::from_sections(layout, (ips, at), entries) {
+        Ok(table) => table,
+        Err(error) => {
+            seen(write!(Text(0), "{error}"));
+            in_memory
+        }
+    };
+    seen((table.len(), table.is_empty(), table.get(count, &mut Target)));
+    match table.find(at, &mut Target) {
+        Ok(entry) => seen(entry),
+        Err(error) => seen(write!(Text(0), "{error}")),
+    };
+    walk(OrcRows::new(&[table, in_memory]), words);
+}
+
+/// A walk by frame pointers.
+#[unsafe(no_mangle)]
+pub fn guest_by_frame_pointers(words: &[u64; 24]) {
+    walk(KernelFramePointers::new(), words);
+}
+
+/// What a kernel has saved.
+#[unsafe(no_mangle)]
+pub fn guest_saved(saved: &SavedRegisters) {
+    seen((saved.addr(), saved.read(&mut Target).is_ok()));
+}

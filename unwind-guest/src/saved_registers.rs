@@ -1,0 +1,166 @@
+//! The registers that Linux's kernel saves of the code that it interrupts (`struct pt_regs`).
+
+use unwind_core::{Memory, StepError, VirtAddr};
+use unwind_x86::{Ia32Regs, X86_64Regs};
+
+use crate::vcpu::ia32_registers;
+
+/// Where the registers of interrupted code are saved, each in 8 bytes:
+///
+/// ```text
+///   0  r15      40  rbx      80  rax     120  (system call)
+///   8  r14      48  r11      88  rcx     128  rip  <- what the CPU itself saves begins here
+///  16  r13      56  r10      96  rdx     136  cs
+///  24  r12      64  r9      104  rsi     144  rflags
+///  32  rbp      72  r8      112  rdi     152  rsp
+///                                        160  ss
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedRegisters {
+    /// Where those begin that the CPU saves.
+    frame: u64,
+    /// The frame pointer, where it is not saved with them.
+    partial: Option<Option<u64>>,
+}
+
+/// How many bytes there are below what the CPU saves.
+pub(crate) const BELOW_FRAME: i32 = 128;
+/// Offsets from what the CPU saves.
+pub(crate) const RIP: i32 = 0;
+pub(crate) const CS: i32 = 8;
+pub(crate) const RSP: i32 = 24;
+pub(crate) const RBP: i32 = 32 - BELOW_FRAME;
+/// How many words are saved.
+const WORDS: usize = 21;
+
+impl SavedRegisters {
+    /// All registers, of which those begin here that the CPU saves.
+    pub(crate) const fn all(frame: u64) -> Self {
+        Self { frame, partial: None }
+    }
+
+    /// Only what the CPU saves. The frame pointer is still the interrupted code's.
+    pub(crate) const fn partial(frame: u64, fp: Option<u64>) -> Self {
+        Self { frame, partial: Some(fp) }
+    }
+
+    /// Where the first of them is, in the order of addresses.
+    #[must_use]
+    pub const fn addr(&self) -> VirtAddr {
+        VirtAddr::new(match self.partial {
+            None => self.frame.wrapping_sub(128),
+            Some(_) => self.frame,
+        })
+    }
+
+    /// Whether these are the registers of user code, of Linux's segments or of others.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError::Unreadable`] if the code segment's selector cannot be read.
+    pub(crate) fn is_user<M: Memory>(&self, mem: &mut M) -> Result<bool, StepError> {
+        Ok(self.word(CS, mem)? & 3 == 3)
+    }
+
+    /// One of the registers, by its offset from what the CPU saves.
+    pub(crate) fn word<M: Memory>(&self, offset: i32, mem: &mut M) -> Result<u64, StepError> {
+        let addr = VirtAddr::new(self.frame.wrapping_add_signed(offset.into()));
+        mem.read_u64(addr).map_err(|error| StepError::Unreadable { addr, error })
+    }
+
+    /// The registers.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError::Unreadable`] if they cannot be read.
+    pub fn read<M: Memory>(&self, mem: &mut M) -> Result<Interrupted, StepError> {
+        let addr = self.addr();
+        let mut bytes = [[0; 8]; WORDS];
+        let unread = if self.partial.is_some() { WORDS - FRAME_WORDS } else { 0 };
+        let (_, words) = bytes.split_at_mut(unread);
+        let read = mem.read(addr, words.as_flattened_mut());
+        read.map_err(|error| StepError::Unreadable { addr, error })?;
+        let [
+            r15,
+            r14,
+            r13,
+            r12,
+            rbp,
+            rbx,
+            r11,
+            r10,
+            r9,
+            r8,
+            rax,
+            rcx,
+            rdx,
+            rsi,
+            rdi,
+            _,
+            rip,
+            cs,
+            rflags,
+            rsp,
+            ss,
+        ] = bytes.map(u64::from_le_bytes);
+        let general =
+            [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15];
+        let x86_64 = match self.partial {
+            None => X86_64Regs::from_all(rip, general),
+            Some(Some(rbp)) => X86_64Regs::new(rip, rsp, rbp),
+            Some(None) => X86_64Regs::new(rip, rsp, 0).without(X86_64Regs::RBP),
+        };
+        let rbp = self.partial.map_or(rbp, Option::unwrap_or_default);
+        let ia32 = ia32_registers(rip, [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp]);
+        Ok(Interrupted { x86_64, ia32, cs: low(cs), ss: low(ss), rflags })
+    }
+}
+
+/// How many words the CPU saves.
+const FRAME_WORDS: usize = 5;
+
+/// What interrupted code had in its registers.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Interrupted {
+    /// The registers, as those of 64-bit code.
+    pub x86_64: X86_64Regs,
+    /// The same, as those of 32-bit code.
+    pub ia32: Ia32Regs,
+    /// The selector of its code segment.
+    pub cs: u16,
+    /// The selector of its stack segment.
+    pub ss: u16,
+    /// Its flags.
+    pub rflags: u64,
+}
+
+/// Linux's segments of user code.
+const USER_32: u16 = 0x23;
+const USER_64: u16 = 0x33;
+
+/// What kind of user code Linux has interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SavedCode {
+    Wide,
+    Narrow,
+    /// In a segment that the program has made itself, whose kind and base this does not know.
+    Other,
+}
+
+impl Interrupted {
+    /// The kind of user code that this is, by Linux's selectors.
+    pub(crate) const fn code(&self) -> SavedCode {
+        match self.cs {
+            USER_64 => SavedCode::Wide,
+            USER_32 => SavedCode::Narrow,
+            _ => SavedCode::Other,
+        }
+    }
+}
+
+/// A selector, which is saved as a word.
+const fn low(word: u64) -> u16 {
+    let [a, b, ..] = word.to_le_bytes();
+    u16::from_le_bytes([a, b])
+}

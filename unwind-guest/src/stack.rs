@@ -1,0 +1,144 @@
+//! The stack of a vCPU, in two parts.
+
+use unwind_core::{End, PackedFrame, StepError, Trace, VirtAddr};
+use unwind_x86::paging::Fault;
+
+use crate::vcpu::CodeKind;
+
+/// The stack of what a vCPU executes: the kernel's frames, and those of the user code that has
+/// entered it. Each part has the provenance of its frames and its own end.
+///
+/// `N` is how many frames either part has room for.
+#[derive(Clone, Debug)]
+pub struct GuestStack<const N: usize = 126> {
+    pub(crate) kernel: Part<N>,
+    pub(crate) user: Part<N>,
+    pub(crate) user_code: UserCode,
+}
+
+/// One part.
+#[derive(Clone, Debug)]
+pub(crate) struct Part<const N: usize> {
+    pub(crate) code: Option<CodeKind>,
+    pub(crate) trace: Trace<[PackedFrame; N]>,
+    pub(crate) fault: Option<Fault>,
+}
+
+/// What is known of the user code of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UserCode {
+    /// The vCPU executes it: there is no kernel part.
+    Running,
+    /// It has entered the kernel, by a system call, an interrupt or an exception.
+    Entered,
+    /// There is none: a thread of the kernel's own.
+    None,
+    /// It has entered the kernel, which has saved its registers where they cannot be read.
+    Unreadable(StepError),
+    /// It has entered the kernel from a code segment with this selector, of which the kind and
+    /// the base are not known.
+    Segment(u16),
+    /// Not known: the kernel's part does not lead to its outermost frame, or that has not saved
+    /// registers yet. Also of 16-bit code, whose stacks are not walked.
+    Unknown,
+}
+
+impl<const N: usize> GuestStack<N> {
+    /// A stack without frames.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { kernel: Part::NONE, user: Part::NONE, user_code: UserCode::Unknown }
+    }
+
+    /// The frames of the kernel, innermost first; `None` if user code runs.
+    #[must_use]
+    pub fn kernel(&self) -> Option<&Trace> {
+        self.kernel.trace()
+    }
+
+    /// The frames of user code, innermost first; `None` if there are none, or not known where:
+    /// [`user_code`](Self::user_code) says why.
+    #[must_use]
+    pub fn user(&self) -> Option<&Trace> {
+        self.user.trace()
+    }
+
+    /// The kind of the user code that was walked, or else of the kernel's.
+    #[must_use]
+    pub fn code(&self) -> Option<CodeKind> {
+        self.user.code.or(self.kernel.code)
+    }
+
+    /// What is known of the user code.
+    #[must_use]
+    pub const fn user_code(&self) -> UserCode {
+        self.user_code
+    }
+
+    /// Why the memory could not be read at which the kernel's part ends: which entry of which
+    /// page table.
+    #[must_use]
+    pub const fn kernel_fault(&self) -> Option<Fault> {
+        self.kernel.fault
+    }
+
+    /// The same of the user's part.
+    #[must_use]
+    pub const fn user_fault(&self) -> Option<Fault> {
+        self.user.fault
+    }
+
+    /// Whether these are all frames, of both parts.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        // A return address of zero is no end that a kernel's table names.
+        let kernel = self.kernel();
+        let kernel = kernel
+            .is_none_or(|kernel| kernel.is_complete() && kernel.end() == Some(End::Outermost));
+        kernel
+            && match self.user_code {
+                UserCode::Running | UserCode::Entered => self.user.trace.is_complete(),
+                UserCode::None => self.kernel.code.is_some(),
+                _ => false,
+            }
+    }
+
+    pub(crate) const fn clear(&mut self) {
+        self.kernel.clear();
+        self.user.clear();
+        self.user_code = UserCode::Unknown;
+    }
+}
+
+impl<const N: usize> Default for GuestStack<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Part<N> {
+    const NONE: Self = Self { code: None, trace: Trace::new(), fault: None };
+
+    fn trace(&self) -> Option<&Trace> {
+        let trace: &Trace = &self.trace;
+        self.code.map(|_| trace)
+    }
+
+    const fn clear(&mut self) {
+        self.code = None;
+        self.trace.clear();
+        self.fault = None;
+    }
+
+    /// Keeps the reason of a read that has failed, if the walk has ended by it.
+    pub(crate) fn keep_fault(&mut self, last: Option<(VirtAddr, Fault)>) {
+        let Some(End::Step(StepError::Unreadable { addr, .. })) = self.trace.end() else { return };
+        // A read that goes on into the next page has failed there.
+        let is_that = |at: VirtAddr| at.get().wrapping_sub(addr.get()) < LONGEST_READ;
+        self.fault = last.filter(|(at, _)| is_that(*at)).map(|(_, fault)| fault);
+    }
+}
+
+/// No step reads more at once than all registers.
+const LONGEST_READ: u64 = 168;

@@ -1,0 +1,163 @@
+//! The walk of a vCPU's stack.
+
+use unwind_core::{CacheStats, RowCache, RowSource, Walker};
+use unwind_x86::paging::{Access, PagedMemory, PhysicalMemory};
+use unwind_x86::{FramePointers, Ia32, Ia32Regs, X86_64, X86_64Regs};
+
+use crate::kernel_code::{AddressHalf, LinuxKernel};
+use crate::kernel_rows::{Entry, KernelRows};
+use crate::saved_registers::{SavedCode, SavedRegisters};
+use crate::stack::{GuestStack, Part, UserCode};
+use crate::vcpu::{CodeKind, VcpuRegisters};
+
+/// How many pages are remembered while one stack is walked, 16 bytes each.
+const PAGES: usize = 32;
+
+/// Walks the stacks of the vCPUs of one guest, one at a time.
+///
+/// `K` has the rows of the kernel, `U` those of 64-bit and `I` those of 32-bit user code, or of a 32-bit
+/// kernel. Rows of the kernel are kept, `ROWS` at most (a power of two), since all its tasks have them.
+///
+/// Where a source has no row, a frame pointer is followed, and the frame that it leads to is marked as one
+/// before which callers may be missing. Whoever wants another fallback, or more of a frame, has the parts
+/// of this: [`VcpuRegisters`], [`LinuxKernel`], [`AddressHalf`] and [`KernelRows`] for a
+/// [`Walker`].
+#[derive(Clone, Debug)]
+pub struct GuestWalker<K, U, I, const ROWS: usize = 1024> {
+    kernel: K,
+    user: U,
+    narrow: I,
+    rows: RowCache<ROWS>,
+}
+
+impl<K, U, I, const ROWS: usize> GuestWalker<K, U, I, ROWS>
+where
+    K: KernelRows,
+    U: RowSource<X86_64>,
+    I: RowSource<Ia32>,
+{
+    /// A walker with these sources; [`Empty`](unwind_core::Empty) is one without rows.
+    #[must_use]
+    pub fn new(kernel: K, user: U, narrow: I) -> Self {
+        Self { kernel, user, narrow, rows: RowCache::new() }
+    }
+
+    /// Walks the stack of what a vCPU executes into `stack`, which is emptied first. It must not run
+    /// meanwhile, nor may who else changes its page tables or its stack.
+    pub fn walk<P: PhysicalMemory, const N: usize>(
+        &mut self,
+        vcpu: &VcpuRegisters,
+        physical: P,
+        stack: &mut GuestStack<N>,
+    ) {
+        stack.clear();
+        self.kernel.begin();
+        let mut memory = PagedMemory::<P, PAGES>::with_tlb(physical, vcpu.address_space());
+        let code = vcpu.code();
+        match code {
+            CodeKind::Sixteen => {}
+            _ if vcpu.is_user() => {
+                stack.user_code = UserCode::Running;
+                let regs = (vcpu.x86_64_registers(), vcpu.ia32_registers());
+                self.walk_user(vcpu.x86_64(), code, regs, &mut memory, &mut stack.user);
+            }
+            CodeKind::X86_64 => {
+                self.walk_kernel(vcpu, &mut memory, &mut stack.kernel);
+                stack.user_code = match self.kernel.entry() {
+                    _ if !ends(&stack.kernel) => UserCode::Unknown,
+                    Entry::User(saved) => self.walk_entered(vcpu, saved, &mut memory, stack),
+                    Entry::KernelThread => UserCode::None,
+                    Entry::Unknown => UserCode::Unknown,
+                };
+            }
+            CodeKind::Ia32 { .. } => {
+                let regs = vcpu.ia32_registers();
+                self.walk_narrow(code, regs, &mut memory, &mut stack.kernel);
+            }
+        }
+    }
+
+    /// How often a row of the kernel was kept, and how often it was looked up.
+    #[must_use]
+    pub fn rows(&self) -> CacheStats {
+        self.rows.stats()
+    }
+
+    fn walk_kernel<P: PhysicalMemory, const N: usize>(
+        &mut self,
+        vcpu: &VcpuRegisters,
+        memory: &mut PagedMemory<P, PAGES>,
+        part: &mut Part<N>,
+    ) {
+        part.code = Some(CodeKind::X86_64);
+        let walker = Walker::new(LinuxKernel::new(vcpu.x86_64()), &mut self.kernel);
+        let walker = walker.cache(&mut self.rows).fallback(FramePointers);
+        let mut walker = walker.return_addresses(AddressHalf::Kernel);
+        walker.trace(vcpu.x86_64_registers(), memory, &mut part.trace);
+        part.keep_fault(memory.last_fault());
+    }
+
+    /// Walks the user code that has entered the kernel.
+    fn walk_entered<P: PhysicalMemory, const N: usize>(
+        &mut self,
+        vcpu: &VcpuRegisters,
+        saved: SavedRegisters,
+        memory: &mut PagedMemory<P, PAGES>,
+        stack: &mut GuestStack<N>,
+    ) -> UserCode {
+        let interrupted = match saved.read(memory) {
+            Ok(interrupted) => interrupted,
+            Err(error) => return UserCode::Unreadable(error),
+        };
+        let code = match interrupted.code() {
+            SavedCode::Wide => CodeKind::X86_64,
+            SavedCode::Narrow => CodeKind::Ia32 { code_base: 0, stack_base: 0 },
+            SavedCode::Other => return UserCode::Segment(interrupted.cs),
+        };
+        // What user code cannot read is none of its stack.
+        let space = *memory.space();
+        memory.switch(space.access(Access::User));
+        let regs = (interrupted.x86_64, interrupted.ia32);
+        self.walk_user(vcpu.x86_64(), code, regs, memory, &mut stack.user);
+        UserCode::Entered
+    }
+
+    fn walk_user<P: PhysicalMemory, const N: usize>(
+        &mut self,
+        cpu: X86_64,
+        code: CodeKind,
+        (wide, narrow): (X86_64Regs, Ia32Regs),
+        memory: &mut PagedMemory<P, PAGES>,
+        part: &mut Part<N>,
+    ) {
+        if code != CodeKind::X86_64 {
+            return self.walk_narrow(code, narrow, memory, part);
+        }
+        part.code = Some(code);
+        let walker = Walker::new(cpu, &mut self.user).fallback(FramePointers);
+        let mut walker = walker.return_addresses(AddressHalf::User);
+        walker.trace(wide, memory, &mut part.trace);
+        part.keep_fault(memory.last_fault());
+    }
+
+    fn walk_narrow<P: PhysicalMemory, const N: usize>(
+        &mut self,
+        code: CodeKind,
+        regs: Ia32Regs,
+        memory: &mut PagedMemory<P, PAGES>,
+        part: &mut Part<N>,
+    ) {
+        let CodeKind::Ia32 { code_base, stack_base } = code else { return };
+        part.code = Some(code);
+        let arch = Ia32::with_bases(code_base, stack_base);
+        let mut walker = Walker::new(arch, &mut self.narrow).fallback(FramePointers);
+        walker.trace(regs, memory, &mut part.trace);
+        part.keep_fault(memory.last_fault());
+    }
+}
+
+/// Whether the kernel's part has come to its outermost frame: only then the source has told it of this
+/// walk.
+fn ends<const N: usize>(kernel: &Part<N>) -> bool {
+    kernel.trace.end().is_some_and(|end| end.is_outermost())
+}

@@ -1,0 +1,265 @@
+//! Stacks of vCPUs in every kind of code, over memory laid out by hand.
+#![cfg(test)]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    unreachable_pub,
+    reason = "tests"
+)]
+
+mod guest;
+
+use guest::*;
+use unwind_core::{End, Origin, ReadError, StepError, Trace, VirtAddr};
+use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
+use unwind_guest::paging::{Fault, PagingMode};
+use unwind_guest::{
+    CodeKind, GuestStack, GuestWalker, KernelFramePointers, UserCode, VcpuRegisters,
+};
+
+fn pcs(trace: Option<&Trace>) -> Vec<u64> {
+    trace.map(|trace| trace.pcs().map(VirtAddr::get).collect()).unwrap_or_default()
+}
+
+fn walk(guest: &Guest, orc: &Orc, vcpu: &VcpuRegisters) -> GuestStack<16> {
+    let tables = [orc.table()];
+    let mut walker = GuestWalker::<_, _, _, 64>::new(OrcRows::new(&tables), Plain(16), Plain(8));
+    let mut stack = GuestStack::new();
+    walker.walk(vcpu, guest.memory(), &mut stack);
+    // Again, by rows that were kept.
+    let mut again = GuestStack::<16>::new();
+    walker.walk(vcpu, guest.memory(), &mut again);
+    assert_eq!(format!("{stack:?}"), format!("{again:?}"));
+    stack
+}
+
+/// A system call: a function, its caller at the kernel's entry, and the program.
+fn system_call(mode: PagingMode, cs: u64) -> (Guest, Orc, VcpuRegisters) {
+    let mut guest = Guest::new(mode);
+    let orc = Orc::new(&[call(24), REGISTERS, UNDEFINED]);
+    guest.write(TASK_STACK + 0x100 + 16, &[KERNEL + 0x1010]);
+    guest.save(TASK_STACK + 0x118, (USER, USER_STACK + 0x80, 7), (cs, 0x2b));
+    guest.write(USER_STACK + 0x88, &[USER + 0x20, 0, 0]);
+    let vcpu = guest.vcpu(0, (KERNEL + 0x10, TASK_STACK + 0x100, 7));
+    (guest, orc, vcpu)
+}
+
+#[test]
+fn a_system_call_has_both_parts() {
+    for mode in [PagingMode::FourLevel, PagingMode::FiveLevel] {
+        let (guest, orc, vcpu) = system_call(mode, 0x33);
+        let stack = walk(&guest, &orc, &vcpu);
+        assert_eq!(pcs(stack.kernel()), [KERNEL + 0x10, KERNEL + 0x1010]);
+        assert_eq!(pcs(stack.user()), [USER, USER + 0x20]);
+        assert_eq!(stack.user_code(), UserCode::Entered);
+        assert!(stack.is_complete(), "{stack:?}");
+        let kernel = stack.kernel().unwrap();
+        assert_eq!(kernel.end(), Some(End::Outermost));
+        let origins: Vec<_> = kernel.frames().map(|frame| frame.provenance.origin()).collect();
+        assert_eq!(origins, [Origin::Registers, Origin::Table]);
+        assert_eq!(stack.user().unwrap().end(), Some(End::ZeroReturnAddress));
+    }
+}
+
+#[test]
+fn the_interrupted_code_may_be_32_bit_or_in_a_segment_of_its_own() {
+    let (mut guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x23);
+    guest.write(USER_STACK + 0x80, &[(USER + 0x30) << 32, 0]);
+    let (mut guest_low, low) = (guest, 0x10_0000);
+    // 32-bit code has its stack below 4 GiB.
+    guest_low.map(low, true);
+    guest_low.save(TASK_STACK + 0x118, (USER, low + 0x80, 7), (0x23, 0x2b));
+    guest_low.write(low + 0x80, &[(USER + 0x30) << 32, 0]);
+    let stack = walk(&guest_low, &orc, &vcpu);
+    assert_eq!(pcs(stack.user()), [USER, USER + 0x30]);
+    assert_eq!(stack.code(), Some(CodeKind::Ia32 { code_base: 0, stack_base: 0 }));
+    assert!(stack.is_complete());
+
+    let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x0f);
+    let stack = walk(&guest, &orc, &vcpu);
+    assert_eq!((stack.user_code(), stack.user().is_none()), (UserCode::Segment(0x0f), true));
+    assert!(!stack.is_complete());
+}
+
+#[test]
+fn an_interrupt_leads_from_its_stack_to_the_interrupted_kernel_and_on() {
+    let mut guest = Guest::new(PagingMode::FourLevel);
+    // A handler, on a stack below the task's, called from where the stack was switched; the entry, which
+    // interrupted a function that keeps its CFA in r10; and that one's caller.
+    let switched = entry([16, 0], 9, 2);
+    let realigned = entry([-8, 0], 6, 2);
+    let orc = Orc::new(&[call(8), switched, REGISTERS, realigned, REGISTERS, UNDEFINED]);
+    guest.write(IRQ_STACK + 0x100, &[KERNEL + 0x1010, TASK_STACK + 0x100 - 8]);
+    guest.write(TASK_STACK + 0x100, &[KERNEL + 0x2010]);
+    guest.save(TASK_STACK + 0x108, (KERNEL + 0x3000, TASK_STACK + 0x300, 7), (0x10, 0x18));
+    // r10 less 8 is the CFA.
+    guest.write(TASK_STACK + 0x330, &[KERNEL + 0x4010]);
+    guest.save(TASK_STACK + 0x338, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
+    guest.write(USER_STACK + 0x88, &[0]);
+    let vcpu = guest.vcpu(0, (KERNEL + 0x20, IRQ_STACK + 0x100, 7));
+    let stack = walk(&guest, &orc, &vcpu);
+    let expected = [0x20, 0x1010, 0x2010, 0x3000, 0x4010].map(|at| KERNEL + at);
+    assert_eq!(pcs(stack.kernel()), expected, "{:?}", stack.kernel().unwrap().end());
+    let frames = stack.kernel().unwrap().frames();
+    let exact: Vec<_> = frames.map(|frame| frame.pc.is_exact()).collect();
+    assert_eq!(exact, [true, false, false, true, false]);
+    assert_eq!(pcs(stack.user()), [USER]);
+    assert!(stack.is_complete());
+}
+
+#[test]
+fn an_exception_is_left_before_its_registers_are_saved() {
+    let mut guest = Guest::new(PagingMode::FourLevel);
+    // An error code above what the CPU has saved.
+    let orc = Orc::new(&[entry([8, 0], 5, 4 | SIGNAL), UNDEFINED]);
+    guest.write(IRQ_STACK + 8, &[USER, 0x33, 2, USER_STACK + 0x80, 0x2b]);
+    guest.write(USER_STACK + 0x88, &[0]);
+    let stack = walk(&guest, &orc, &guest.vcpu(0, (KERNEL, IRQ_STACK, 9)));
+    assert_eq!((pcs(stack.kernel()), pcs(stack.user())), (vec![KERNEL], vec![USER]));
+    assert!(stack.is_complete());
+}
+
+#[test]
+fn a_thread_of_the_kernel_has_no_user_part() {
+    let mut guest = Guest::new(PagingMode::FourLevel);
+    let orc = Orc::new(&[call(8), END, UNDEFINED]);
+    guest.write(TASK_STACK, &[KERNEL + 0x1010]);
+    let stack = walk(&guest, &orc, &guest.vcpu(0, (KERNEL, TASK_STACK, 0)));
+    assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::None, true));
+    // The first instructions of a system call have such an entry, too, and a user below them.
+    let stack = walk(&guest, &orc, &guest.vcpu(0, (KERNEL + 0x1000, USER_STACK, 0)));
+    assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::Unknown, false));
+}
+
+#[test]
+fn a_vcpu_reads_what_it_may_read() {
+    let mut guest = Guest::new(PagingMode::FourLevel);
+    // Under KPTI user code has a table of its own, with its pages and the kernel's entry.
+    let (small, page) = (0x3000, guest.locate(USER_STACK).unwrap());
+    guest.map_at(small, USER_STACK, page, true);
+    guest.map_at(small, IRQ_STACK, page, false);
+    guest.write(USER_STACK + 8, &[USER + 0x20, 0, 0]);
+    let orc = Orc::new(&[]);
+    let at = |rsp| VcpuRegisters { cr3: small | 5, ..guest.vcpu(3, (USER, rsp, 0)) };
+    let stack = walk(&guest, &orc, &at(USER_STACK));
+    assert_eq!((pcs(stack.user()), stack.kernel().is_none()), (vec![USER, USER + 0x20], true));
+    assert!(stack.is_complete());
+    for (rsp, error) in [(IRQ_STACK, ReadError::Supervisor), (TASK_STACK, ReadError::NotResident)] {
+        let stack = walk(&guest, &orc, &at(rsp));
+        let addr = VirtAddr::new(rsp + 8);
+        let end = End::Step(StepError::Unreadable { addr, error });
+        assert_eq!(stack.user().unwrap().end(), Some(end));
+        let fault = stack.user_fault().unwrap();
+        assert_eq!(fault.read_error(), error);
+        assert_eq!(matches!(fault, Fault::Supervisor { .. }), rsp == IRQ_STACK);
+    }
+    // The same page is the kernel's to read, of whose stack that is none.
+    let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    let mut hidden = guest;
+    hidden.save(TASK_STACK + 0x118, (USER, IRQ_STACK, 7), (0x33, 0x2b));
+    let stack = walk(&hidden, &orc, &vcpu);
+    assert_eq!(stack.kernel_fault(), None);
+    assert!(matches!(stack.user_fault(), Some(Fault::Supervisor { .. })));
+    assert!(!stack.is_complete());
+}
+
+#[test]
+fn registers_that_are_not_mapped_end_the_kernels_part() {
+    let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    // The return address is mapped, and the page after it is not.
+    let mut guest = guest;
+    let rsp = TASK_STACK + 0xfe8;
+    guest.write(rsp + 16, &[KERNEL + 0x1010]);
+    let mut general = vcpu.general;
+    general[7] = rsp;
+    let stack = walk(&guest, &orc, &VcpuRegisters { general, ..vcpu });
+    assert_eq!(pcs(stack.kernel()).len(), 2);
+    let addr = VirtAddr::new(TASK_STACK + 0x1000 + 136);
+    let error = ReadError::NotResident;
+    assert_eq!(
+        stack.kernel().unwrap().end(),
+        Some(End::Step(StepError::Unreadable { addr, error }))
+    );
+    assert_eq!(stack.user_code(), UserCode::Unknown);
+    assert!(matches!(stack.kernel_fault(), Some(Fault::NotPresent { .. })));
+}
+
+#[test]
+fn sixteen_bit_code_is_told_and_not_walked() {
+    let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    let mut cs = vcpu.cs;
+    cs.l = false;
+    for vcpu in [
+        VcpuRegisters { cs, ..vcpu },
+        VcpuRegisters { cr0: 0, ..vcpu },
+        VcpuRegisters { efer: 0, rflags: 1 << 17, ..vcpu },
+    ] {
+        assert_eq!(vcpu.code(), CodeKind::Sixteen);
+        let stack = walk(&guest, &orc, &vcpu);
+        assert!(stack.kernel().is_none() && stack.user().is_none() && !stack.is_complete());
+    }
+}
+
+#[test]
+fn a_kernel_with_frame_pointers_leads_through_saved_registers() {
+    let (mut guest, _, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    let regs = TASK_STACK + 0x118;
+    // A function that keeps a frame pointer, called from the entry, which has the address of
+    // the registers in it, with a mark.
+    guest.write(TASK_STACK + 0x108, &[regs | 1, KERNEL + 0x1010]);
+    let mut general = vcpu.general;
+    general[6] = TASK_STACK + 0x108;
+    let vcpu = VcpuRegisters { general, ..vcpu };
+    let mut walker =
+        GuestWalker::<_, _, _, 64>::new(KernelFramePointers::new(), Plain(16), Plain(8));
+    let mut stack = GuestStack::<16>::new();
+    walker.walk(&vcpu, guest.memory(), &mut stack);
+    assert_eq!(pcs(stack.kernel()), [KERNEL + 0x10, KERNEL + 0x1010]);
+    assert_eq!(pcs(stack.user()), [USER, USER + 0x20]);
+    assert!(stack.is_complete());
+}
+
+#[test]
+fn a_kernel_without_tables_or_frame_pointers_is_no_complete_stack() {
+    let (guest, _, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    let mut general = vcpu.general;
+    general[6] = TASK_STACK + 0x108;
+    let stack = walk(&guest, &Orc::new(&[]), &VcpuRegisters { general, ..vcpu });
+    assert!(!stack.is_complete());
+    let frames: Vec<_> = stack.kernel().unwrap().frames().skip(1).collect();
+    assert!(frames.iter().all(|frame| frame.provenance.is_after_gap()), "{frames:?}");
+    assert_eq!(stack.user_code(), UserCode::Unknown);
+}
+
+#[test]
+fn a_table_in_the_guests_memory_is_the_same_table() {
+    let (mut guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    let expected = walk(&guest, &orc, &vcpu);
+    let entries_at = IPS_AT + 0x800;
+    guest.map(IPS_AT, false);
+    let pad = |bytes: &[u8]| -> Vec<u64> {
+        let words = bytes.chunks(8).map(|word| {
+            let mut whole = [0; 8];
+            whole[..word.len()].copy_from_slice(word);
+            u64::from_le_bytes(whole)
+        });
+        words.collect()
+    };
+    guest.write(IPS_AT, &pad(&orc.ips));
+    guest.write(entries_at, &pad(&orc.entries));
+    let at = VirtAddr::new;
+    let table = |ips| OrcTable::in_memory(OrcLayout::Linux6_4, at(ips), at(entries_at), 3);
+    let tables = [table(IPS_AT)];
+    let mut walker = GuestWalker::<_, _, _, 64>::new(OrcRows::new(&tables), Plain(16), Plain(8));
+    let mut stack = GuestStack::<16>::new();
+    walker.walk(&vcpu, guest.memory(), &mut stack);
+    assert_eq!(format!("{stack:?}"), format!("{expected:?}"));
+    // A table that is not there is an end that says so, and a later walk may get further.
+    let absent = [table(IPS_AT + 0x10_0000)];
+    let mut walker = GuestWalker::<_, _, _, 64>::new(OrcRows::new(&absent), Plain(16), Plain(8));
+    walker.walk(&vcpu, guest.memory(), &mut stack);
+    let end = stack.kernel().unwrap().end().unwrap();
+    assert!(end.is_retryable(), "{end:?}");
+}
