@@ -3,10 +3,11 @@
 drgn's unwinder makes of the same sections: it steps out of a frame at each entry's first address, over memory
 in which each word tells its address.
 
-    benches/figures/orc_by_drgn.py VMLINUX ROWS
+    benches/figures/orc_by_drgn.py VMLINUX ROWS [CUT]
 
 ROWS is the output of `cargo run -p unwind-guest --example orc_rows VMLINUX`. Needs drgn (PyPI). Prints how many rows
-were compared and each difference, and exits 1 where there is one.
+were compared and each difference, and exits 1 where there is one. With CUT it writes the entries around the kernel's
+entry, and what drgn makes of them, to CUT.ip, CUT.orc and CUT.txt: the inputs of `unwind-guest/tests/orc_by_drgn.rs`.
 """
 import struct
 import sys
@@ -17,14 +18,17 @@ from drgn import Architecture, Object, Platform, Program, TypeMember
 NAMES = "r15 r14 r13 r12 bp bx r11 r10 r9 r8 ax cx dx si di orig_ax ip cs flags sp ss".split()
 STACK = 0xFFFF900000000000
 MASK = 0xFFFFFFFFFF
+# How many entries a cut has.
+CUT = 600
 # The registers of the frame, far from each other.
 REGISTERS = {name: STACK + (number + 1) * 0x1000000 for number, name in enumerate(NAMES)}
 REGISTERS.update(cs=0x10, ss=0x18, flags=0)
 
 
 def word(addr):
-    """What memory has at an address: the address of a word that is not far, of the same kind."""
-    return STACK | (addr * 8 + 0x40000) & MASK & ~7
+    """What memory has at an address. Each region has addresses of the next one, and the last is not mapped, so that no
+    walk gets far."""
+    return (addr & ~MASK) + MASK + 1 | (addr * 8 + 0x40000) & MASK & ~7
 
 
 def read(addr, count, _offset, _physical):
@@ -117,7 +121,7 @@ def expected(row):
 
 
 def main():
-    path, rows = sys.argv[1:]
+    path, rows, *cut = sys.argv[1:]
     file, base = small_file(path)
     release = next((data.split(b" ")[2].decode() for name, _, data in sections(path) if name == ".rodata"
                     for data in [data[data.find(b"Linux version "):][:200]]), "")
@@ -125,7 +129,7 @@ def main():
                   "SYMBOL(swapper_pg_dir)=ffffffff82a00000\n").encode()
     program = Program(Platform(Architecture.X86_64))
     program.set_linux_kernel_custom(vmcoreinfo, False)
-    program.add_memory_segment(0xFFFF800000000000, 0x7EFF00000000, read)
+    program.add_memory_segment(STACK, 2 * (MASK + 1), read)
     module = program.main_module(path, create=True)
     module = module[0] if isinstance(module, tuple) else module
     module.address_range = (base, base + 0x20000000)
@@ -134,10 +138,12 @@ def main():
     u64 = program.int_type("unsigned long", 8, False)
     struct_type = program.struct_type(
         "pt_regs", 168, tuple(TypeMember(u64, name, number * 64) for number, name in enumerate(NAMES)))
-    compared = differ = ends = 0
+    compared = differ = ends = without_offset = 0
     lines = [line.split() for line in open(rows)]
     lines = [(int(at, 16), kind, sp, int(sp_offset), bp, int(bp_offset), signal)
              for at, kind, sp, sp_offset, bp, bp_offset, signal in lines]
+    first = max(0, next(number for number, line in enumerate(lines) if line[1] == "registers") - 100)
+    made = []
     for number, (at, *row) in enumerate(lines):
         # An entry of no length is never the one that holds.
         if number + 1 < len(lines) and lines[number + 1][0] == at:
@@ -148,17 +154,34 @@ def main():
         if len(frames) > 1:
             frame = frames[1].registers()
             theirs = frame["rip"], frame["rsp"], frame.get("rbp")
+        if first <= number < first + CUT:
+            made.append(f"{at:#x} " + (" ".join(f"{value:#x}" for value in theirs) if theirs else "-"))
         compared += 1
         # Where ORC says nothing drgn follows the frame pointer.
         own = REGISTERS["bp"]
         if row[0] == "undefined" and theirs == (word(own + 8), own + 16, word(own)):
             theirs = None
         ends += theirs is None
+        # Other registers than these two are taken as they are, as Linux's own unwinder does. The one entry that has an
+        # offset needs it: the code there reads what the CPU has saved from rdx + 8 on.
+        if row[1] not in ("sp", "bp", "-", "[sp]", "[bp]") and row[2] != 0 and theirs == expected([*row[:2], 0, *row[3:]]):
+            without_offset += 1
+            continue
         if ours != theirs:
             differ += 1
             if differ < 20:
                 print(hex(at), row, ours and [hex(x) for x in ours], theirs and [x and hex(x) for x in theirs])
-    print(f"{compared} rows compared, {ends} without a caller, {differ} differ")
+    print(f"{compared} rows compared, {ends} without a caller, {differ} differ, "
+          f"and {without_offset} that drgn reads without its offset")
+    if cut:
+        tables = {name: (addr, data) for name, addr, data in sections(path)}
+        ips, entries = tables[".orc_unwind_ip"], tables[".orc_unwind"]
+        with open(cut[0] + ".ip", "wb") as file:
+            file.write(ips[1][first * 4:(first + CUT) * 4])
+        with open(cut[0] + ".orc", "wb") as file:
+            file.write(entries[1][first * 6:(first + CUT) * 6])
+        with open(cut[0] + ".txt", "w") as file:
+            file.write(f"{ips[0] + first * 4:#x}\n" + "\n".join(made) + "\n")
     sys.exit(differ > 0)
 
 

@@ -8,6 +8,7 @@ mod code;
 mod compressed;
 pub mod error;
 mod image;
+pub mod kernel_image;
 pub mod notes;
 pub mod relocations;
 pub(crate) mod section;
