@@ -41,11 +41,11 @@ pub(crate) trait Values {
 }
 
 /// What an expression is evaluated in.
-pub(crate) struct Target<'t> {
+pub(crate) struct Target<'t, V: ?Sized> {
     pub(crate) numbers: &'t RegisterNumbers,
     /// How far the code was loaded above the addresses of its file.
     pub(crate) bias: u64,
-    pub(crate) values: &'t mut dyn Values,
+    pub(crate) values: &'t mut V,
 }
 
 /// Values of the size of an address, of which the higher bits are zero.
@@ -81,7 +81,7 @@ impl Stack {
     }
 }
 
-impl Target<'_> {
+impl<V: Values + ?Sized> Target<'_, V> {
     /// A register and an offset.
     #[inline(never)]
     pub(crate) fn sum(&mut self, register: u16, offset: i64) -> Result<u64, NoValue> {

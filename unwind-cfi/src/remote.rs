@@ -376,11 +376,35 @@ impl RemoteCfi {
         self.find_rules_by(&mut reads(mem), addr, scratch, kept)
     }
 
-    // By a pointer to what reads, so that it is compiled once and for size, and not with each memory.
+    // By a pointer to what reads, so that it is compiled once and for size, and not with each memory, unless
+    // calls are to be direct.
+    #[cfg(not(feature = "direct-calls"))]
     #[inline(never)]
     fn find_rules_by(
         &self,
-        mem: &mut Reads<'_>,
+        mem: &mut dyn Reads,
+        addr: u64,
+        scratch: &mut CfiScratch,
+        kept: Option<u8>,
+    ) -> Result<Option<PcRules>, RemoteCfiError> {
+        self.find_rules_of(mem, addr, scratch, kept)
+    }
+
+    #[cfg(feature = "direct-calls")]
+    #[inline(never)]
+    fn find_rules_by<R: Reads>(
+        &self,
+        mem: &mut R,
+        addr: u64,
+        scratch: &mut CfiScratch,
+        kept: Option<u8>,
+    ) -> Result<Option<PcRules>, RemoteCfiError> {
+        self.find_rules_of(mem, addr, scratch, kept)
+    }
+
+    fn find_rules_of<R: Reads + ?Sized>(
+        &self,
+        mem: &mut R,
         addr: u64,
         scratch: &mut CfiScratch,
         kept: Option<u8>,
@@ -404,9 +428,9 @@ impl RemoteCfi {
     }
 
     /// The address of the FDE with the last start that is not above `pc`.
-    fn find_fde(
+    fn find_fde<R: Reads + ?Sized>(
         &self,
-        mem: &mut Reads<'_>,
+        mem: &mut R,
         pc: u64,
         window: &mut [u8; WINDOW_LEN],
     ) -> Result<Option<u64>, RemoteCfiError> {
@@ -449,9 +473,9 @@ impl RemoteCfi {
     }
 
     /// What the FDE at an address says of `pc`.
-    fn rules_of(
+    fn rules_of<R: Reads + ?Sized>(
         &self,
-        mem: &mut Reads<'_>,
+        mem: &mut R,
         fde_addr: u64,
         pc: u64,
         scratch: &mut CfiScratch,
@@ -531,20 +555,22 @@ impl RemoteCfi {
 }
 
 /// Reads memory from an address on.
-type Reads<'m> = dyn FnMut(u64, &mut [u8]) -> Result<(), ReadError> + 'm;
+trait Reads: FnMut(u64, &mut [u8]) -> Result<(), ReadError> {}
 
-fn reads<M: Memory>(mem: &mut M) -> impl FnMut(u64, &mut [u8]) -> Result<(), ReadError> {
-    |addr, bytes| mem.read(VirtAddr::new(addr), bytes)
+impl<R: FnMut(u64, &mut [u8]) -> Result<(), ReadError>> Reads for R {}
+
+fn reads<M: Memory>(mem: &mut M) -> impl Reads {
+    |addr: u64, bytes: &mut [u8]| mem.read(VirtAddr::new(addr), bytes)
 }
 
 #[inline(never)]
-fn read(mem: &mut Reads<'_>, addr: u64, bytes: &mut [u8]) -> Result<(), RemoteCfiError> {
+fn read<R: Reads + ?Sized>(mem: &mut R, addr: u64, bytes: &mut [u8]) -> Result<(), RemoteCfiError> {
     mem(addr, bytes)
         .map_err(|error| RemoteCfiError::Unreadable { addr: VirtAddr::new(addr), error })
 }
 
 /// The length of the entry at an address, with its length field.
-fn entry_len(mem: &mut Reads<'_>, addr: u64) -> Result<u64, RemoteCfiError> {
+fn entry_len<R: Reads + ?Sized>(mem: &mut R, addr: u64) -> Result<u64, RemoteCfiError> {
     let mut len = [0; 4];
     read(mem, addr, &mut len)?;
     let len = u32::from_le_bytes(len);

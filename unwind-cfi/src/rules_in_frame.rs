@@ -119,9 +119,19 @@ impl RulesInFrame<'_> {
     /// says: a return address that is nowhere in memory, or a CFA 2 GiB or more below the frame,
     /// unless the code has the mark of a signal frame.
     // By a pointer to what is asked, so that what few frames need is compiled once and for size, and not
-    // with each walk.
-    #[inline(never)]
+    // with each walk, unless calls are to be direct.
+    #[cfg(not(feature = "direct-calls"))]
     pub(crate) fn row(&self, sp: u64, values: &mut dyn Values) -> Result<Row, CfiError> {
+        self.row_by(sp, values)
+    }
+
+    #[cfg(feature = "direct-calls")]
+    pub(crate) fn row<V: Values>(&self, sp: u64, values: &mut V) -> Result<Row, CfiError> {
+        self.row_by(sp, values)
+    }
+
+    #[inline(never)]
+    fn row_by<V: Values + ?Sized>(&self, sp: u64, values: &mut V) -> Result<Row, CfiError> {
         let numbers = &RegisterNumbers::new(self.abi);
         let target = &mut Target { numbers, bias: self.bias, values };
         match self.evaluate(target, sp) {
@@ -131,7 +141,11 @@ impl RulesInFrame<'_> {
         }
     }
 
-    fn evaluate(&self, target: &mut Target<'_>, sp: u64) -> Result<Row, Missing> {
+    fn evaluate<V: Values + ?Sized>(
+        &self,
+        target: &mut Target<'_, V>,
+        sp: u64,
+    ) -> Result<Row, Missing> {
         let numbers = target.numbers;
         let PcRules { mut rules, column, is_signal, .. } = *self.at_pc;
         let malformed = CfiError::CfaExpression { at: self.offset(rules.cfa.none()) };
@@ -178,7 +192,7 @@ impl RulesInFrame<'_> {
 
     /// The CFA.
     #[inline(never)]
-    fn cfa_of(&self, target: &mut Target<'_>) -> Result<u64, NoValue> {
+    fn cfa_of<V: Values + ?Sized>(&self, target: &mut Target<'_, V>) -> Result<u64, NoValue> {
         let number = |base| target.numbers.number(base);
         let offset = |offset: i32| i64::from(offset);
         match self.at_pc.rules.cfa {
@@ -203,7 +217,7 @@ impl RulesInFrame<'_> {
     }
 
     /// Whether the caller's stack pointer is the CFA, as rows have it.
-    fn is_sp_cfa(&self, target: &mut Target<'_>, cfa: u64) -> bool {
+    fn is_sp_cfa<V: Values + ?Sized>(&self, target: &mut Target<'_, V>, cfa: u64) -> bool {
         let numbers = target.numbers;
         let value = match self.at_pc.rules.sp {
             Reg::Unset => return true,
@@ -224,7 +238,12 @@ impl RulesInFrame<'_> {
 
     /// What the expression of a register comes to.
     #[inline(never)]
-    fn value_of(&self, target: &mut Target<'_>, none: NoRule, cfa: u64) -> Result<Found, NoValue> {
+    fn value_of<V: Values + ?Sized>(
+        &self,
+        target: &mut Target<'_, V>,
+        none: NoRule,
+        cfa: u64,
+    ) -> Result<Found, NoValue> {
         match none {
             NoRule::Expression(len, at) => {
                 self.expression(target, (len, at), Some(cfa)).map(Found::At)
@@ -238,9 +257,9 @@ impl RulesInFrame<'_> {
 
     /// The value of the expression of this many bytes at this address, which starts with `initial`.
     #[inline(never)]
-    fn expression(
+    fn expression<V: Values + ?Sized>(
         &self,
-        target: &mut Target<'_>,
+        target: &mut Target<'_, V>,
         (len, at): (u16, u64),
         initial: Option<u64>,
     ) -> Result<u64, NoValue> {

@@ -275,9 +275,11 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         // Whoever made the request's mark saw that there was none of an earlier
         // entry, so this one is of the delivery to come or under way.
         let is_served = state.served().has(client.slot());
-        Self::cookie_if_still(state, word).map(match is_served {
-            true => RequestOutcome::AlreadyExecuted,
-            false => RequestOutcome::AlreadyPending,
+        let cookie = Self::cookie_if_still(state, word)?;
+        // Each is made here: chosen as functions they would be called by an address.
+        Some(match is_served {
+            true => RequestOutcome::AlreadyExecuted(cookie),
+            false => RequestOutcome::AlreadyPending(cookie),
         })
     }
 

@@ -69,6 +69,13 @@ impl<F: ?Sized> UnwindCache<F> {
         &self.trace
     }
 
+    /// The trace, for a walk that is of no kernel entry: the stack of one is forgotten.
+    #[must_use]
+    pub const fn trace_mut(&mut self) -> &mut Trace<F> {
+        self.clear();
+        &mut self.trace
+    }
+
     /// The kernel entry of which this is the stack; `None` if none was walked.
     #[must_use]
     pub const fn cookie(&self) -> Option<Cookie> {

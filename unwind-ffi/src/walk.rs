@@ -1,0 +1,155 @@
+//! Walks of 64-bit and 32-bit code.
+
+use unwind_core::{Memory, ReadError, RowCache, RowSource, Trace, VirtAddr, Walker};
+use unwind_x86::{
+    FramePointers, Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs,
+};
+
+use crate::numbers::{UNWIND_FIVE_LEVEL, UNWIND_MAY_FAULT, UNWIND_NO_RED_ZONE, unwind_mode};
+use crate::raw::Context;
+use crate::space::AnySpace;
+use crate::tables::{TableScratch, Tables};
+use crate::types::unwind_registers;
+
+/// How many rows are kept.
+pub(crate) const ROWS: usize = 128;
+
+/// Rows, and what they are of: the number of a space, and the lowest bit for 32-bit code.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Rows {
+    /// Nonzero while a walk has them.
+    in_use: u64,
+    of: u64,
+    cache: RowCache<ROWS>,
+}
+
+impl Rows {
+    /// The cache, without rows of another space, or of the other kind of code.
+    fn of(&mut self, space: Option<AnySpace<'_>>, is_32: bool) -> &mut RowCache<ROWS> {
+        let of = space.map_or(0, AnySpace::serial) << 1 | u64::from(is_32);
+        if self.of != of {
+            self.cache.clear();
+            self.of = of;
+        }
+        &mut self.cache
+    }
+}
+
+/// What a walk works in.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(crate) tables: TableScratch,
+    pub(crate) registers: X86_64Regs,
+}
+
+/// One walk.
+#[derive(Debug)]
+pub(crate) struct Walk<'w> {
+    pub(crate) regs: unwind_registers,
+    pub(crate) mode: unwind_mode,
+    pub(crate) space: Option<AnySpace<'w>>,
+    pub(crate) rows: Option<&'w mut Rows>,
+    pub(crate) scratch: &'w mut Scratch,
+    pub(crate) context: Context,
+    pub(crate) stack_end: u64,
+    pub(crate) flags: u32,
+}
+
+impl Walk<'_> {
+    pub(crate) fn trace(self, trace: &mut Trace) {
+        match self.mode {
+            unwind_mode::Long => self.trace_64(trace),
+            unwind_mode::Compat | unwind_mode::Vm86 => self.trace_32(trace),
+        }
+    }
+
+    const fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    // Each kind of code takes the stack that it needs, and not that of both.
+    #[inline(never)]
+    fn trace_64(self, trace: &mut Trace) {
+        let arch =
+            if self.has(UNWIND_FIVE_LEVEL) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL };
+        let arch = if self.has(UNWIND_NO_RED_ZONE) { arch.without_red_zone() } else { arch };
+        let may_fault = self.has(UNWIND_MAY_FAULT);
+        let mut mem = TargetMemory { context: self.context, may_fault };
+        let Self { regs, space, rows, scratch, context, stack_end, .. } = self;
+        let Scratch { tables, registers } = scratch;
+        *registers = registers_64(&regs);
+        let tables = Tables::new(space, tables, may_fault.then_some(context));
+        let rows_of = RowSource::<X86_64>::or(tables, SignalTrampolines);
+        let rows_of = RowSource::<X86_64>::or(rows_of, InstructionAnalysis);
+        let mut walker = Walker::new(arch, rows_of)
+            .cache_if_any(rows.map(|rows| rows.of(space, false)))
+            .fallback(FramePointers)
+            .max_frames(u32::try_from(trace.capacity()).unwrap_or(u32::MAX));
+        if stack_end != 0 {
+            walker = walker.stack_end(stack_end);
+        }
+        walker.trace(registers, &mut mem, trace);
+    }
+
+    #[inline(never)]
+    fn trace_32(self, trace: &mut Trace) {
+        let may_fault = self.has(UNWIND_MAY_FAULT);
+        let mut mem = TargetMemory { context: self.context, may_fault };
+        let Self { regs, mode, space, rows, scratch, context, stack_end, .. } = self;
+        let arch = match mode {
+            unwind_mode::Vm86 => Ia32::VM86,
+            _ => Ia32::with_bases(regs.code_base, regs.stack_base),
+        };
+        let tables = Tables::new(space, &mut scratch.tables, may_fault.then_some(context));
+        let rows_of = RowSource::<Ia32>::or(tables, SignalTrampolines);
+        let rows_of = RowSource::<Ia32>::or(rows_of, InstructionAnalysis);
+        let mut walker = Walker::new(arch, rows_of)
+            .cache_if_any(rows.map(|rows| rows.of(space, true)))
+            .fallback(FramePointers)
+            .max_frames(u32::try_from(trace.capacity()).unwrap_or(u32::MAX));
+        if stack_end != 0 {
+            walker = walker.stack_end(stack_end);
+        }
+        walker.trace(registers_32(&regs), &mut mem, trace);
+    }
+}
+
+/// By the order of DWARF's numbers.
+fn registers_64(regs: &unwind_registers) -> X86_64Regs {
+    let unwind_registers { rip, rsp, rbp, rax, rbx, rcx, rdx, rsi, rdi, .. } = *regs;
+    let unwind_registers { r8, r9, r10, r11, r12, r13, r14, r15, .. } = *regs;
+    if regs.all == 0 {
+        return X86_64Regs::new(rip, rsp, rbp);
+    }
+    let gpr = [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15];
+    X86_64Regs::from_all(rip, gpr)
+}
+
+fn registers_32(regs: &unwind_registers) -> Ia32Regs {
+    let unwind_registers { rip, rsp, rbp, rax, rbx, rcx, rdx, rsi, rdi, .. } = *regs;
+    let [eip, esp, ebp] = [rip, rsp, rbp].map(low);
+    if regs.all == 0 {
+        return Ia32Regs::new(eip, esp, ebp);
+    }
+    let [eax, ecx, edx, ebx, esi, edi] = [rax, rcx, rdx, rbx, rsi, rdi].map(low);
+    Ia32Regs::from_all(eip, [eax, ecx, edx, ebx, esp, ebp, esi, edi])
+}
+
+fn low(value: u64) -> u32 {
+    let [a, b, c, d, ..] = value.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// The target's memory, by the hooks.
+struct TargetMemory {
+    context: Context,
+    may_fault: bool,
+}
+
+impl Memory for TargetMemory {
+    #[inline]
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.context.read(addr, buf, self.may_fault)
+    }
+}
