@@ -313,7 +313,8 @@ enum unwind_return {
 };
 
 // What a task carries, in the host's structure of the task. All zeroes is a new one: a task that
-// is created, also by fork, begins with zeroes before anyone may ask for its stack. Nothing to free.
+// is created, also by fork, begins with zeroes before anyone may ask for its stack. It goes with the task,
+// once that is closed and nobody asks for its stack any more; there is nothing to free in it.
 struct unwind_task {
   // Nobody's but the library's.
   uint64_t words[6];
@@ -423,7 +424,7 @@ struct unwind_walk {
   void *context;
   // The value of the stack pointer when the stack is empty, or 0 if that is not known.
   uint64_t stack_end;
-  // UNWIND_MAY_FAULT and others.
+  // UNWIND_MAY_FAULT, UNWIND_FIVE_LEVEL, UNWIND_NO_RED_ZONE.
   uint32_t flags;
 };
 
@@ -456,7 +457,7 @@ struct unwind_module {
   // is part of no file, the address it was made for, plus how far the code is loaded above its
   // linked addresses.
   uint64_t table;
-  // How many bytes the SFrame table has at most. Of `.eh_frame` 0.
+  // How many bytes an SFrame table in the target's memory has at most.
   uint32_t table_len;
   // One of enum unwind_format.
   uint32_t format;
@@ -500,26 +501,26 @@ int32_t unwind_register(uint64_t *client);
 // _STILL_RUNNING; the client is registered as before, if it was.
 //
 // Task context.
-int32_t unwind_cancel(const struct unwind_task *current, uint64_t client);
+int32_t unwind_cancel(struct unwind_task *current, uint64_t client);
 
 // Asks for the user stack of a task, the one that runs on this CPU. Returns one of enum unwind_outcome, or an
 // error, less than 0. `cookie` gets what the sample records in place of the stack, or 0 if there is none.
 //
 // Any context, also an NMI inside of any function here. Neither locks, allocates nor faults.
-int32_t unwind_request(const struct unwind_task *task, uint64_t client, uint64_t *cookie);
+int32_t unwind_request(struct unwind_task *task, uint64_t client, uint64_t *cookie);
 
 // As unwind_request, but for the stack as it is now, also if the client was served in this kernel entry:
 // for a sample after the kernel itself has changed the user stack or its registers, by a signal frame, say.
 // There are two stacks in one entry at most.
 //
 // Task context, by the task itself.
-int32_t unwind_request_anew(const struct unwind_task *task, uint64_t client, uint64_t *cookie);
+int32_t unwind_request_anew(struct unwind_task *task, uint64_t client, uint64_t *cookie);
 
 // The cookie of the kernel entry that the task is in, without a request for its stack. Returns 0, or as
 // unwind_request where that is refused.
 //
 // Any context, as unwind_request.
-int32_t unwind_cookie(const struct unwind_task *task, uint64_t *cookie);
+int32_t unwind_cookie(struct unwind_task *task, uint64_t *cookie);
 
 // Delivers what was asked for in this kernel entry: the stack is walked once, by unwind_host_walk, and each
 // client is called by unwind_host_deliver. `recipients` is one of enum unwind_recipients. Returns how many clients
@@ -529,8 +530,9 @@ int32_t unwind_cookie(const struct unwind_task *task, uint64_t *cookie);
 // are told UNWIND_SAMPLE_STACK_LOST.
 //
 // In the task, on its way to user code, before a signal frame is set up, and before exec and exit take the memory
-// away. It may fault and sleep as far as the hooks do. Not within a delivery of the same task.
-int32_t unwind_deliver(const struct unwind_task *task,
+// away. It may fault and sleep as far as the hooks do. Not within a delivery of the same task. After an error
+// nothing was delivered, and unwind_user_return is pending again: deliver with NULL.
+int32_t unwind_deliver(struct unwind_task *task,
                        struct unwind_trace *trace,
                        uint32_t recipients);
 
@@ -538,7 +540,7 @@ int32_t unwind_deliver(const struct unwind_task *task,
 // unwind_loss. Returns how many clients were called, or an error.
 //
 // By the task itself, or by who ends it once it does not run any more. Task context.
-int32_t unwind_abandon(const struct unwind_task *task, uint32_t loss);
+int32_t unwind_abandon(struct unwind_task *task, uint32_t loss);
 
 // Ends the kernel entry, and its cookie, after the deliveries. UNWIND_RETURN_READY: the task may continue to
 // user code. UNWIND_RETURN_PENDING: something was asked for meanwhile; deliver, and call this again. Less than 0:
@@ -546,19 +548,19 @@ int32_t unwind_abandon(const struct unwind_task *task, uint32_t loss);
 //
 // By the task itself, on its way to user code, interrupts off. One load and one branch if nothing was asked
 // for, and no hook is called.
-int32_t unwind_user_return(const struct unwind_task *task);
+int32_t unwind_user_return(struct unwind_task *task);
 
 // Refuses requests from here on: at an exit, or at the point of no return of an exec. What was asked for
 // before is still to be delivered or abandoned. Returns 0, or an error.
 //
 // As unwind_user_return, or by who ends the task once it does not run any more.
-int32_t unwind_close(const struct unwind_task *task);
+int32_t unwind_close(struct unwind_task *task);
 
 // Grants requests again after unwind_close, with new cookies: after an exec. UNWIND_RETURN_PENDING: something
 // is neither delivered nor abandoned, and nothing was done. Less than 0: an error.
 //
 // By the task itself.
-int32_t unwind_reopen(const struct unwind_task *task);
+int32_t unwind_reopen(struct unwind_task *task);
 
 // How many samples and stacks were lost so far. Returns 0, or an error.
 //
@@ -588,23 +590,23 @@ int32_t unwind_space_init(struct unwind_space *memory, size_t bytes);
 //
 // Task context. Walks in any context may look up meanwhile; other changes are refused as busy, so have
 // a lock around these calls where they may meet.
-int32_t unwind_space_add(const struct unwind_space *space, const struct unwind_module *module);
+int32_t unwind_space_add(struct unwind_space *space, const struct unwind_module *module);
 
 // Removes the modules that have an address from `start` up to `end`, which is exclusive: before code is
 // unmapped. Returns how many there were, or an error.
 //
 // Task context, as unwind_space_add.
-int32_t unwind_space_remove(const struct unwind_space *space, uint64_t start, uint64_t end);
+int32_t unwind_space_remove(struct unwind_space *space, uint64_t start, uint64_t end);
 
 // Removes all modules: at an exec. Returns 0, or an error.
 //
 // Task context, as unwind_space_add.
-int32_t unwind_space_clear(const struct unwind_space *space);
+int32_t unwind_space_clear(struct unwind_space *space);
 
 // Makes the modules of `child` those of `parent`, of the same size: at a fork. Returns 0, or an error.
 //
 // Task context, as unwind_space_add. What the parent's modules hold has to stay for the child's, too.
-int32_t unwind_space_copy(const struct unwind_space *child, const struct unwind_space *parent);
+int32_t unwind_space_copy(struct unwind_space *child, struct unwind_space *parent);
 
 // Has the task deliver before it runs user code. When it returns 0, the task will not get back
 // to user code without a delivery. It does not matter how often it is called; a delivery that then
@@ -640,7 +642,8 @@ extern int32_t unwind_host_relax(uint64_t turn);
 // entry saved, a scratch, and what else there is. Returns 0, or another number if there can be no
 // walk: clients are told that the stack is lost.
 //
-// The context of unwind_deliver. It calls no function of this header.
+// The context of unwind_deliver. It calls no function here but those of spaces. Where a pointer in the
+// walk is wrong or in use there is no walk, either.
 extern int32_t unwind_host_walk(struct unwind_task *task, struct unwind_walk *walk);
 
 // Calls a client. `delivery` and the stack in it are there until this returns.

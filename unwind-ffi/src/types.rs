@@ -3,7 +3,8 @@
 use core::ffi::c_void;
 
 /// What a task carries, in the host's structure of the task. All zeroes is a new one: a task that
-/// is created, also by fork, begins with zeroes before anyone may ask for its stack. Nothing to free.
+/// is created, also by fork, begins with zeroes before anyone may ask for its stack. It goes with the task,
+/// once that is closed and nobody asks for its stack any more; there is nothing to free in it.
 #[expect(missing_copy_implementations, reason = "it is memory")]
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -70,7 +71,7 @@ pub struct unwind_module {
     /// is part of no file, the address it was made for, plus how far the code is loaded above its
     /// linked addresses.
     pub table: u64,
-    /// How many bytes the SFrame table has at most. Of `.eh_frame` 0.
+    /// How many bytes an SFrame table in the target's memory has at most.
     pub table_len: u32,
     /// One of enum unwind_format.
     pub format: u32,
@@ -135,7 +136,7 @@ pub struct unwind_walk {
     pub context: *mut c_void,
     /// The value of the stack pointer when the stack is empty, or 0 if that is not known.
     pub stack_end: u64,
-    /// UNWIND_MAY_FAULT and others.
+    /// UNWIND_MAY_FAULT, UNWIND_FIVE_LEVEL, UNWIND_NO_RED_ZONE.
     pub flags: u32,
 }
 

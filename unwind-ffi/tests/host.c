@@ -16,13 +16,6 @@
     } while (0)
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-// Builds of the library without optimisation name it.
-void unwind_must_not_panic(void);
-void unwind_must_not_panic(void) {
-    fprintf(stderr, "a panic\n");
-    abort();
-}
-
 // ---- the target: memory, with pages that may be absent ----
 
 struct segment {
@@ -353,6 +346,43 @@ static void finds_modules_when_a_walk_meets_them(void) {
     unknown = target.searches;
     CHECK(unwind_walk_now(&walk, trace, &found) == 0);
     CHECK(target.searches == unknown);
+    free(trace);
+    free(space);
+}
+
+// 18 frames of code that no table is about: what a walk reads, once rows are kept.
+static void code_that_is_known_to_have_no_table_costs_little(void) {
+    enum { FRAMES = 18 };
+    static uint64_t words[2 * FRAMES];
+    static uint8_t code[0x1000];
+    struct unwind_space *space = new_space(UNWIND_SPACE_BYTES_16);
+    struct target target = {.space = space};
+    struct unwind_trace *trace = new_trace(24);
+    struct unwind_walk walk = new_walk(&target, UNWIND_MAY_FAULT);
+    struct unwind_stack found;
+    uint64_t unknown;
+
+    memset(code, 0x90, sizeof(code));
+    target.segments[0] = (struct segment){STACK, words, sizeof(words), true};
+    target.segments[1] = (struct segment){0x402000, code, sizeof(code), true};
+    for (size_t at = 0; at + 1 < FRAMES; at++) {
+        words[2 * at] = STACK + 16 * (at + 1);
+        words[2 * at + 1] = 0x402100 + 16 * at;
+    }
+    walk.regs = (struct unwind_registers){.rip = 0x402010, .rsp = STACK, .rbp = STACK};
+    walk.stack_end = STACK + sizeof(words);
+    walk.rows = &rows;
+    CHECK(unwind_walk_now(&walk, trace, &found) == 0 && found.frames == FRAMES);
+    target.reads = 0;
+    CHECK(unwind_walk_now(&walk, trace, &found) == 0 && found.frames == FRAMES && !found.complete);
+    unknown = target.reads;
+    CHECK(unwind_space_add(space, &(struct unwind_module){.start = 0x402000, .end = 0x403000}) == 0);
+    CHECK(unwind_walk_now(&walk, trace, &found) == 0 && found.frames == FRAMES);
+    target.reads = 0;
+    CHECK(unwind_walk_now(&walk, trace, &found) == 0 && found.frames == FRAMES && !found.complete);
+    printf("reads of a walk of %d frames: %d, with a module of no table %d\n", FRAMES, (int)unknown,
+           (int)target.reads);
+    CHECK(unknown >= 100 && target.reads <= 45);
     free(trace);
     free(space);
 }
@@ -755,6 +785,69 @@ static void a_host_without_a_hook_on_its_way_out_ends_entries_in_its_work(void) 
     free(trace);
 }
 
+static uint64_t random_word(void) {
+    static uint64_t state = 88172645463325252ull;
+
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+// Tables, stacks and registers that hold anything, in the target's memory and in the host's.
+static void hostile_targets_lose_their_stacks_and_no_more(void) {
+    struct unwind_trace *trace = new_trace(40);
+    uint64_t frames = 0, errors = 0;
+
+    for (int turn = 0; turn < 20000; turn++) {
+        // Of exactly their sizes, so that a read beyond is seen.
+        uint8_t *table = malloc(sizeof(sframe)), *information = malloc(sizeof(eh_frame));
+        uint64_t *words = malloc(sizeof(stack));
+        struct unwind_space *space = new_space(UNWIND_SPACE_BYTES_16);
+        struct target target = new_target(space);
+        struct unwind_walk walk = new_walk(&target, turn & 1 ? UNWIND_MAY_FAULT : 0);
+        struct unwind_module modules[] = {by_sframe, by_eh_frame, by_frame_pointers};
+        struct unwind_stack found;
+
+        CHECK(table && information && words);
+        memcpy(table, sframe, sizeof(sframe));
+        memcpy(information, eh_frame, sizeof(eh_frame));
+        memcpy(words, stack, sizeof(stack));
+        for (uint64_t change = random_word() % 4; change > 0; change--) {
+            table[random_word() % sizeof(sframe)] = random_word();
+            information[random_word() % 60] = random_word();
+            information[0x100 + random_word() % sizeof(eh_frame_hdr)] = random_word();
+            words[random_word() % COUNT(stack)] = random_word() >> random_word() % 64;
+        }
+        target.segments[0].bytes = table;
+        target.segments[1].bytes = information;
+        target.segments[2].bytes = words;
+        if (turn & 2) {
+            modules[0].held = table;
+            modules[0].held_addr = by_sframe.table;
+            modules[0].held_len = sizeof(sframe);
+            modules[1].held = information;
+            modules[1].held_addr = 0x401000;
+            modules[1].held_len = sizeof(eh_frame);
+        }
+        for (size_t at = 0; at < COUNT(modules); at++) CHECK(unwind_space_add(space, &modules[at]) == 0);
+        walk.rows = turn & 4 ? &rows : NULL;
+        if (turn % 16 == 0) walk.regs.rip = random_word() >> random_word() % 64;
+        if (turn % 16 == 1) walk.regs.rsp = random_word() >> random_word() % 64;
+        if (turn % 16 == 2) walk.regs.mode = UNWIND_MODE_COMPAT;
+        walk.regs.all = turn & 8;
+        CHECK(unwind_walk_now(&walk, trace, &found) == 0);
+        CHECK(found.frames <= 40 && found.end != UNWIND_END_NONE && target.reads < 20000);
+        frames += found.frames;
+        errors += found.end == UNWIND_END_TABLE;
+        free(table);
+        free(information);
+        free(words);
+        free(space);
+    }
+    CHECK(frames > 20000 && errors > 0);
+    free(trace);
+}
+
 int main(void) {
     patience = UINT64_MAX;
     check_pointers();
@@ -762,9 +855,11 @@ int main(void) {
     spaces_keep_modules();
     walks_by_tables_in_target_memory_and_held();
     finds_modules_when_a_walk_meets_them();
+    code_that_is_known_to_have_no_table_costs_little();
     walks_code_of_32_bits();
     walks_in_nmis_have_memory_of_their_own();
     modules_change_while_walks_look_them_up();
+    hostile_targets_lose_their_stacks_and_no_more();
     deliveries();
     a_host_without_a_hook_on_its_way_out_ends_entries_in_its_work();
     puts("all is as it should be");

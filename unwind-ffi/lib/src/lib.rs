@@ -8,7 +8,7 @@ pub use unwind_ffi_c::*;
 
 unsafe extern "C" {
     /// Defined nowhere: nothing in the archive names it, so that a host links, or else its linker says
-    /// that some code can panic. Builds without optimisation name it; their host defines it.
+    /// that some code can panic. Builds with assertions name it; their host defines it.
     fn unwind_must_not_panic() -> !;
 }
 

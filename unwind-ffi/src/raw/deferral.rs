@@ -25,9 +25,9 @@ const _: () = {
 ///
 /// If the pointer is neither NULL nor misaligned, there is a block, all zeroes at first, that stays for
 /// `'a`, and is used by these calls alone.
-unsafe fn state<'a>(task: *const unwind_task) -> Result<&'a TaskState, unwind_error> {
+unsafe fn state<'a>(task: *mut unwind_task) -> Result<&'a TaskState, unwind_error> {
     // SAFETY: the caller's promise; zeroes are a new block, and it is made of atomics.
-    unsafe { shared(task.cast()) }
+    unsafe { shared(task.cast_const().cast()) }
 }
 
 /// Adds a client: a tracer, which multiplexes inside. There are 32 at a time. `client` gets its number,
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn unwind_register(client: *mut u64) -> i32 {
 ///
 /// The task's block is there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unwind_cancel(current: *const unwind_task, client: u64) -> i32 {
+pub unsafe extern "C" fn unwind_cancel(current: *mut unwind_task, client: u64) -> i32 {
     let current = match current {
         current if current.is_null() => Ok(None),
         // SAFETY: the caller's promise.
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn unwind_cancel(current: *const unwind_task, client: u64)
 /// The task's block is there, and `cookie` is NULL or has room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unwind_request(
-    task: *const unwind_task,
+    task: *mut unwind_task,
     client: u64,
     cookie: *mut u64,
 ) -> i32 {
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn unwind_request(
 /// As of unwind_request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unwind_request_anew(
-    task: *const unwind_task,
+    task: *mut unwind_task,
     client: u64,
     cookie: *mut u64,
 ) -> i32 {
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn unwind_request_anew(
 ///
 /// As of unwind_request.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unwind_cookie(task: *const unwind_task, cookie: *mut u64) -> i32 {
+pub unsafe extern "C" fn unwind_cookie(task: *mut unwind_task, cookie: *mut u64) -> i32 {
     // SAFETY: the caller's promise.
     let task = unsafe { state(task) };
     // SAFETY: likewise.
@@ -166,14 +166,15 @@ const REFUSED: u8 = 16;
 /// are told UNWIND_SAMPLE_STACK_LOST.
 ///
 /// In the task, on its way to user code, before a signal frame is set up, and before exec and exit take the memory
-/// away. It may fault and sleep as far as the hooks do. Not within a delivery of the same task.
+/// away. It may fault and sleep as far as the hooks do. Not within a delivery of the same task. After an error
+/// nothing was delivered, and unwind_user_return is pending again: deliver with NULL.
 ///
 /// # Safety
 ///
 /// The task's block is there, and the trace is NULL or was made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unwind_deliver(
-    task: *const unwind_task,
+    task: *mut unwind_task,
     trace: *mut unwind_trace,
     recipients: u32,
 ) -> i32 {
@@ -185,7 +186,7 @@ pub unsafe extern "C" fn unwind_deliver(
 ///
 /// As of [`unwind_deliver`].
 unsafe fn deliver(
-    task: *const unwind_task,
+    task: *mut unwind_task,
     trace: *mut unwind_trace,
     recipients: u32,
 ) -> Result<u32, unwind_error> {
@@ -251,7 +252,7 @@ fn call<W: FnOnce(&mut Trace)>(
 ///
 /// The task's block is there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unwind_abandon(task: *const unwind_task, loss: u32) -> i32 {
+pub unsafe extern "C" fn unwind_abandon(task: *mut unwind_task, loss: u32) -> i32 {
     // SAFETY: the caller's promise.
     let task = unsafe { state(task) };
     count(task.and_then(|task| {
@@ -274,7 +275,7 @@ pub unsafe extern "C" fn unwind_abandon(task: *const unwind_task, loss: u32) -> 
 ///
 /// The task's block is there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unwind_user_return(task: *const unwind_task) -> i32 {
+pub unsafe extern "C" fn unwind_user_return(task: *mut unwind_task) -> i32 {
     // SAFETY: the caller's promise.
     unsafe { state(task) }
         .map_or_else(unwind_error::number, |task| told_return(UNWIND.user_return(task)))
@@ -296,7 +297,7 @@ const fn told_return(user_return: UserReturn) -> i32 {
 ///
 /// The task's block is there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unwind_close(task: *const unwind_task) -> i32 {
+pub unsafe extern "C" fn unwind_close(task: *mut unwind_task) -> i32 {
     // SAFETY: the caller's promise.
     number(unsafe { state(task) }.map(|task| UNWIND.close(task)))
 }
@@ -310,7 +311,7 @@ pub unsafe extern "C" fn unwind_close(task: *const unwind_task) -> i32 {
 ///
 /// The task's block is there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unwind_reopen(task: *const unwind_task) -> i32 {
+pub unsafe extern "C" fn unwind_reopen(task: *mut unwind_task) -> i32 {
     // SAFETY: the caller's promise.
     unsafe { state(task) }
         .map_or_else(unwind_error::number, |task| told_return(UNWIND.reopen(task)))

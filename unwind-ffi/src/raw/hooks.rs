@@ -43,7 +43,8 @@ unsafe extern "C" {
     /// entry saved, a scratch, and what else there is. Returns 0, or another number if there can be no
     /// walk: clients are told that the stack is lost.
     ///
-    /// The context of unwind_deliver. It calls no function of this header.
+    /// The context of unwind_deliver. It calls no function here but those of spaces. Where a pointer in the
+    /// walk is wrong or in use there is no walk, either.
     fn unwind_host_walk(task: *mut unwind_task, walk: *mut unwind_walk) -> i32;
 
     /// Calls a client. `delivery` and the stack in it are there until this returns.

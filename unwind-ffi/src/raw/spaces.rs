@@ -96,7 +96,7 @@ pub unsafe extern "C" fn unwind_space_init(memory: *mut unwind_space, bytes: usi
 /// What is held stays, as struct unwind_module says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unwind_space_add(
-    space: *const unwind_space,
+    space: *mut unwind_space,
     module: *const unwind_module,
 ) -> i32 {
     // SAFETY: the caller's promise.
@@ -142,7 +142,7 @@ fn table(module: &unwind_module) -> Result<Table, unwind_error> {
 /// The space was made, or is zeroes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unwind_space_remove(
-    space: *const unwind_space,
+    space: *mut unwind_space,
     start: u64,
     end: u64,
 ) -> i32 {
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn unwind_space_remove(
 ///
 /// The space was made, or is zeroes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unwind_space_clear(space: *const unwind_space) -> i32 {
+pub unsafe extern "C" fn unwind_space_clear(space: *mut unwind_space) -> i32 {
     // SAFETY: the caller's promise.
     let space = unsafe { any_space(space) };
     number(space.and_then(|space| Ok(space.clear()?)))
@@ -174,8 +174,8 @@ pub unsafe extern "C" fn unwind_space_clear(space: *const unwind_space) -> i32 {
 /// Both were made, or are zeroes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unwind_space_copy(
-    child: *const unwind_space,
-    parent: *const unwind_space,
+    child: *mut unwind_space,
+    parent: *mut unwind_space,
 ) -> i32 {
     // SAFETY: the caller's promise.
     let child = unsafe { any_space(child) };
