@@ -334,6 +334,15 @@ static void finds_modules_when_a_walk_meets_them(void) {
     CHECK(unwind_walk_now(&walk, trace, &found) == 0);
     CHECK(target.searches == 1);
 
+    // Nor is it kept that nothing was known of a caller.
+    CHECK(unwind_space_remove(space, 0x402000, 0x403000) == 1);
+    target.found = &by_eh_frame;
+    walk.flags = 0;
+    CHECK(unwind_walk_now(&walk, trace, &found) == 0 && !found.complete);
+    walk.flags = UNWIND_MAY_FAULT;
+    CHECK(unwind_walk_now(&walk, trace, &found) == 0);
+    check_whole(&found);
+
     // Code without a table, which is known, costs a walk less than code of which nothing is.
     CHECK(unwind_space_clear(space) == 0);
     target.found = NULL;
@@ -348,6 +357,34 @@ static void finds_modules_when_a_walk_meets_them(void) {
     CHECK(target.searches == unknown);
     free(trace);
     free(space);
+}
+
+static void rows_of_one_space_are_not_used_for_another(void) {
+    struct unwind_space *first = new_space(UNWIND_SPACE_BYTES_16);
+    struct unwind_space *second = new_space(UNWIND_SPACE_BYTES_16);
+    struct target target = new_target(first);
+    struct unwind_trace *trace = new_trace(16);
+    struct unwind_walk walk = new_walk(&target, 0);
+    struct unwind_stack found;
+    struct unwind_module other = by_eh_frame;
+
+    // As many changes of each.
+    CHECK(unwind_space_add(first, &by_sframe) == 0 && unwind_space_add(second, &by_sframe) == 0);
+    other.format = UNWIND_FORMAT_NONE;
+    CHECK(unwind_space_add(first, &by_eh_frame) == 0 && unwind_space_add(second, &other) == 0);
+    CHECK(unwind_space_add(first, &by_frame_pointers) == 0);
+    CHECK(unwind_space_add(second, &by_frame_pointers) == 0);
+    walk.rows = &rows;
+    for (int turn = 0; turn < 2; turn++) {
+        walk.space = first;
+        CHECK(unwind_walk_now(&walk, trace, &found) == 0);
+        check_whole(&found);
+        walk.space = second;
+        CHECK(unwind_walk_now(&walk, trace, &found) == 0 && !found.complete);
+    }
+    free(trace);
+    free(first);
+    free(second);
 }
 
 // 18 frames of code that no table is about: what a walk reads, once rows are kept.
@@ -855,6 +892,7 @@ int main(void) {
     spaces_keep_modules();
     walks_by_tables_in_target_memory_and_held();
     finds_modules_when_a_walk_meets_them();
+    rows_of_one_space_are_not_used_for_another();
     code_that_is_known_to_have_no_table_costs_little();
     walks_code_of_32_bits();
     walks_in_nmis_have_memory_of_their_own();
