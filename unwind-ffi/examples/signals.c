@@ -134,8 +134,9 @@ static void sample(int number) {
     uint64_t cookie;
 
     (void)number;
-    // A profiler walks at once where it is refused, as far as it can.
-    if (unwind_request(&thread.unwind, profiler, &cookie) >= UNWIND_OUTCOME_REFUSED_KERNEL_THREAD)
+    unwind_request(&thread.unwind, profiler, &cookie);
+    // Refused: a profiler walks at once, as far as it can.
+    if (cookie == 0)
         outside++;
     else if (sampled < (int)(sizeof(samples) / sizeof(samples[0])))
         samples[sampled++] = cookie;

@@ -46,7 +46,7 @@ pub(crate) struct Scratch {
 /// One walk.
 #[derive(Debug)]
 pub(crate) struct Walk<'w> {
-    pub(crate) regs: unwind_registers,
+    pub(crate) regs: &'w unwind_registers,
     pub(crate) mode: unwind_mode,
     pub(crate) space: Option<AnySpace<'w>>,
     pub(crate) rows: Option<&'w mut Rows>,
@@ -78,7 +78,7 @@ impl Walk<'_> {
         let mut mem = TargetMemory { context: self.context, may_fault };
         let Self { regs, space, rows, scratch, context, stack_end, .. } = self;
         let Scratch { tables, registers } = scratch;
-        *registers = registers_64(&regs);
+        *registers = registers_64(regs);
         let tables = Tables::new(space, tables, may_fault.then_some(context));
         let rows_of = RowSource::<X86_64>::or(tables, SignalTrampolines);
         let rows_of = RowSource::<X86_64>::or(rows_of, InstructionAnalysis);
@@ -111,7 +111,7 @@ impl Walk<'_> {
         if stack_end != 0 {
             walker = walker.stack_end(stack_end);
         }
-        walker.trace(registers_32(&regs), &mut mem, trace);
+        walker.trace(registers_32(regs), &mut mem, trace);
     }
 }
 

@@ -10,7 +10,7 @@ use super::spaces::any_space;
 use super::{number, put, shared};
 use crate::numbers::{unwind_error, unwind_mode};
 use crate::types::{
-    unwind_registers, unwind_rows, unwind_scratch, unwind_stack, unwind_trace, unwind_walk,
+    unwind_rows, unwind_scratch, unwind_stack, unwind_trace, unwind_walk,
 };
 use crate::walk::{Rows, Walk};
 
@@ -94,7 +94,7 @@ pub(super) unsafe fn into(walk: &unwind_walk, trace: &mut Trace) -> Result<(), u
     };
     let (_rows, rows): (Option<Lent<'_>>, Option<&mut Rows>) = rows.unzip();
     let (context, stack_end, flags) = (Context::new(walk.context), walk.stack_end, walk.flags);
-    let regs: unwind_registers = walk.regs;
+    let regs = &walk.regs;
     Walk { regs, mode, space, rows, scratch, context, stack_end, flags }.trace(trace);
     Ok(())
 }
