@@ -9,9 +9,7 @@ use super::lent::{self, Lent, ScratchBlock, TraceBlock};
 use super::spaces::any_space;
 use super::{number, put, shared};
 use crate::numbers::{unwind_error, unwind_mode};
-use crate::types::{
-    unwind_rows, unwind_scratch, unwind_stack, unwind_trace, unwind_walk,
-};
+use crate::types::{unwind_rows, unwind_scratch, unwind_stack, unwind_trace, unwind_walk};
 use crate::walk::{Rows, Walk};
 
 const _: () = {
