@@ -425,7 +425,18 @@ static void code_that_is_known_to_have_no_table_costs_little(void) {
 }
 
 static void walks_code_of_32_bits(void) {
-    static const uint32_t words[] = {0, 0, 0x7fff8010, 0x8040010, 0, 0};
+    static const uint32_t words[] = {0, 0x8040020, 0x7fff8010, 0x8040010, 0, 0};
+    static uint8_t information[0x120] = {
+        0x14, 0, 0, 0, 0, 0, 0, 0,
+        1, 'z', 'R', 0, 1, 0x7c, 8, 1, 0x1b,
+        0x0c, 4, 4, 0x88, 1, 0, 0,
+        0x10, 0, 0, 0, 0x1c, 0, 0, 0,
+        0xe0, 0x0f, 0, 0, 8, 0, 0, 0,
+        0, 0x44, 0x0e, 8,
+    };
+    const struct unwind_module calls = {
+        .start = 0x8052000, .end = 0x8053000, .table = 0x8051100, .format = UNWIND_FORMAT_EH_FRAME,
+    };
     struct unwind_space *space = new_space(UNWIND_SPACE_BYTES_16);
     struct target target = {.segments = {{0x7fff8000, words, sizeof(words), true}}, .space = space};
     struct unwind_trace *trace = new_trace(16);
@@ -455,6 +466,17 @@ static void walks_code_of_32_bits(void) {
     walk.stack_end = 0;
     CHECK(unwind_walk_now(&walk, trace, &found) == 0);
     CHECK(found.frames == 2 && found.pcs[1] == 0x8040010);
+    // By `.eh_frame` of 32-bit code: a function that has pushed a word, then the one that keeps a frame pointer.
+    memcpy(information + 0x100, eh_frame_hdr, sizeof(eh_frame_hdr));
+    target.segments[1] = (struct segment){0x8051000, information, sizeof(information), true};
+    CHECK(unwind_space_add(space, &calls) == 0);
+    walk.regs = (struct unwind_registers){
+        .rip = 0x8052004, .rsp = 0x7fff8000, .rbp = 0x7fff8008, .mode = UNWIND_MODE_COMPAT,
+    };
+    walk.stack_end = 0x7fff8018;
+    CHECK(unwind_walk_now(&walk, trace, &found) == 0);
+    CHECK(found.frames == 3 && found.complete && found.pcs[1] == 0x8040020 && found.pcs[2] == 0x8040010);
+    CHECK(found.provenance[1] == UNWIND_ORIGIN_CALL_FRAMES && found.provenance[2] == UNWIND_ORIGIN_FRAME_POINTER);
     walk.regs.mode = UNWIND_MODE_VM86;
     CHECK(unwind_walk_now(&walk, trace, &found) == 0);
     CHECK(found.frames == 0 && found.end == UNWIND_END_NOT_WALKABLE);
