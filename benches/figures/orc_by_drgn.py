@@ -21,14 +21,14 @@ MASK = 0xFFFFFFFFFF
 # How many entries a cut has.
 CUT = 600
 # The registers of the frame, far from each other.
-REGISTERS = {name: STACK + (number + 1) * 0x1000000 for number, name in enumerate(NAMES)}
+REGISTERS = {name: STACK + (number + 1) * 0x10000 for number, name in enumerate(NAMES)}
 REGISTERS.update(cs=0x10, ss=0x18, flags=0)
 
 
 def word(addr):
     """What memory has at an address. Each region has addresses of the next one, and the last is not mapped, so that no
-    walk gets far."""
-    return (addr & ~MASK) + MASK + 1 | (addr * 8 + 0x40000) & MASK & ~7
+    walk gets far. Each is the selector of the kernel's code, too."""
+    return (addr & ~MASK) + MASK + 1 | addr >> 3 << 16 & MASK | 0x10
 
 
 def read(addr, count, _offset, _physical):

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
 use serde_json::{Value, json};
+use testdata::{ElfBuilder, ElfSection, ElfSegment};
 
 use support::*;
 
@@ -326,4 +327,127 @@ fn what_cannot_be_used_is_named() {
     assert!(text.contains("/nonexistent/vmlinux"), "{text}");
     let text = fails(["guest", "--qmp", "q", "--mem", "m", "--symbols", "/dev/null"], 5);
     assert!(text.contains("not an ELF file"), "{text}");
+}
+
+/// Where the kernel of a test is linked for, and how far the guest has moved it.
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const MOVED_BY: u64 = 6 << 20;
+const KERNEL_STACK: u64 = 0xffff_c900_0000_0000;
+
+/// A kernel's file: its ORC table says that a function has its caller 24 bytes above the stack pointer, and that code
+/// half a page after it has saved all registers.
+fn kernel() -> Vec<u8> {
+    let mut kernel = ElfBuilder::new(ElfBuilder::EXECUTABLE);
+    let text = kernel.put(&[0xcc; 0x1000]);
+    let ips_at = KERNEL + 0x2000;
+    let ips = [(0, 0), (1, 0x800), (2, 0x1000)]
+        .map(|(index, start)| (KERNEL + start).wrapping_sub(ips_at + 4 * index).to_le_bytes());
+    let ips: Vec<u8> = ips.iter().flat_map(|ip| &ip[..4]).copied().collect();
+    let header =
+        *b"\xfe\x5d\x32\xbf\x58\x1b\xd6\x3b\x2c\xa9\xa5\xc6\x5b\xa5\xa6\x25\xea\xb3\xfe\x24";
+    let entries = [[24, 0, 0, 0, 5, 2], [0, 0, 0, 0, 5, 11], [0; 6]].concat();
+    let names = b"\0.orc_unwind_ip\0.orc_unwind\0.orc_header\0.notes\0";
+    let section = |name, addr, offset, size: usize| ElfSection {
+        name,
+        kind: if name == 0 { 3 } else { 1 },
+        addr,
+        offset,
+        size: size.try_into().unwrap(),
+        ..ElfSection::default()
+    };
+    for (name, addr, bytes) in [
+        (1, ips_at, &*ips),
+        (16, KERNEL + 0x3000, &*entries),
+        (28, KERNEL + 0x4000, &header),
+        (40, KERNEL + 0x1800, NOTES),
+        (0, 0, names),
+    ] {
+        let offset = kernel.put(bytes);
+        kernel.section(section(name, addr, offset, bytes.len()));
+    }
+    kernel.names = 5;
+    kernel.segments.push(ElfSegment {
+        kind: 1,
+        flags: 5,
+        offset: text,
+        addr: KERNEL,
+        file_size: 0x1000,
+        memory_size: 0x1000,
+        align: 0x1000,
+    });
+    kernel.finish()
+}
+
+/// What tells that kernel from others.
+const NOTES: &[u8] = b"the build id of a kernel";
+
+/// A vCPU in that kernel, which the code of [`Machine::long`] has entered.
+fn in_kernel() -> Machine {
+    let mut machine = Machine::long(4);
+    let four = [39, 30, 21, 12];
+    machine.map_8(&four, KERNEL_STACK);
+    machine.map_8(&four, KERNEL + MOVED_BY + 0x1000);
+    // The page is the same for all: each part of it is of one.
+    let at = usize::try_from(STACK).unwrap() + 0x800;
+    machine.ram[at..at + NOTES.len()].copy_from_slice(NOTES);
+    machine.write_8(STACK + 0x210, KERNEL + MOVED_BY + 0x810);
+    let regs = STACK + 0x218;
+    for (offset, value) in [
+        (32, STACK_64 + 0x110),
+        (128, 0x40_1000),
+        (136, 0x33),
+        (152, STACK_64 + 0x100),
+        (160, 0x2b),
+    ] {
+        machine.write_8(regs + offset, value);
+    }
+    machine.registers = machine
+        .registers
+        .replace("CPL=3", "CPL=0")
+        .replace("RIP=0000000000401000", &format!("RIP={:016x}", KERNEL + MOVED_BY + 0x10))
+        .replace(
+            &format!("RSP={:016x}", STACK_64 + 0x100),
+            &format!("RSP={:016x}", KERNEL_STACK + 0x200),
+        );
+    machine
+}
+
+#[test]
+fn a_kernel_is_found_and_its_stack_leads_to_the_user_code_that_has_entered_it() {
+    let played = in_kernel().start("kernel");
+    let file = played.socket.with_file_name("vmlinux");
+    fs::write(&file, kernel()).unwrap();
+    let symbols = ["--symbols", file.to_str().unwrap()];
+    let vcpu = vcpu(&played.run(&[&symbols[..], &["--json"]].concat()));
+    let expected = [KERNEL + MOVED_BY + 0x10, KERNEL + MOVED_BY + 0x810];
+    assert_eq!(pcs(&vcpu), expected.map(|pc| format!("{pc:#x}")), "{vcpu:#}");
+    assert_eq!(
+        (&vcpu["frames"][1]["found_by"], &vcpu["end"]["complete"]),
+        (&json!("orc"), &json!(true))
+    );
+    assert_eq!(vcpu["frames"][1]["object_pc"], format!("{:#x}", KERNEL + 0x810));
+    assert_eq!(pcs(&vcpu["user"]), ["0x401000", "0x401111", "0x402222"], "{vcpu:#}");
+    assert_eq!(vcpu["user"]["arch"], "x86-64");
+    played.commands();
+
+    let played = in_kernel().start("kernel-folded");
+    let file = played.socket.with_file_name("vmlinux");
+    fs::write(&file, kernel()).unwrap();
+    let text = played.run(&["--symbols", file.to_str().unwrap(), "--sample", "2", "--hz", "1000"]);
+    let kernel = "[kernel];vmlinux+0xffffffff81000810;vmlinux+0xffffffff81000010";
+    assert_eq!(text, format!("[user];[incomplete];0x402222;0x401111;0x401000;{kernel} 2\n"));
+    played.commands();
+}
+
+#[test]
+fn a_kernel_that_the_guest_does_not_have_is_told() {
+    let played = Machine::long(4).start("other-kernel");
+    let file = played.socket.with_file_name("vmlinux");
+    fs::write(&file, kernel()).unwrap();
+    let report: Value =
+        serde_json::from_str(&played.run(&["--symbols", file.to_str().unwrap(), "--json"]))
+            .unwrap();
+    let warning = report["warnings"][0].as_str().unwrap();
+    assert!(warning.ends_with("the guest does not have this kernel in its memory"), "{warning}");
+    played.commands();
 }

@@ -7,7 +7,7 @@ use core::fmt;
 /// | variant | shown as | by the command `unwind` |
 /// |---|---|---|
 /// | [`Registers`](Self::Registers) | `registers` | `registers` |
-/// | [`Table`](Self::Table) | `table` | `sframe` |
+/// | [`Table`](Self::Table) | `table` | `sframe`, of a guest's kernel `orc` |
 /// | [`CallFrames`](Self::CallFrames) | `call frame information` | `cfi` |
 /// | [`FramePointer`](Self::FramePointer) | `frame pointer` | `fp` |
 /// | [`Instructions`](Self::Instructions) | `instructions` | `code` |

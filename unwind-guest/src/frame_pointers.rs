@@ -41,14 +41,14 @@ impl RowSource<LinuxKernel> for KernelFramePointers {
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        Ok(Some(match frame.fp() {
+        Ok(match frame.fp() {
             Some(fp) if fp & 1 != 0 => {
                 let offset = BELOW_FRAME.wrapping_sub(1);
                 let saved = SavedRegisters::all(fp.wrapping_add_signed(offset.into()));
                 self.0.leave(saved, true, (BaseReg::Fp, offset), true, mem)
             }
-            _ => Row::frame_pointer(WordSize::Eight),
-        }))
+            _ => Some(Row::frame_pointer(WordSize::Eight)),
+        })
     }
 }
 

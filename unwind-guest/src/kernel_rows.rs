@@ -3,7 +3,7 @@
 use unwind_core::{BaseReg, CfaRule, FrameContext, Memory, RegRule, Row, RowSource, StepError};
 
 use crate::kernel_code::LinuxKernel;
-use crate::saved_registers::{RBP, RIP, RSP, SavedRegisters};
+use crate::saved_registers::{RBP, RIP, RSP, SavedRegisters, Whose};
 
 /// What a kernel's stack was entered from, as its outermost frame tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Way {
     }
 
     /// The row of a frame that saved registers lead out of: to the interrupted code in the kernel, or else
-    /// to the end of the kernel's stack. They are at `base` plus `offset`, of which `saved` is the value.
+    /// to the end of the kernel's stack. They are at `base` plus `offset`; `None` if there are none.
     ///
     /// `is_signal`: the code was interrupted, and has not called.
     pub(crate) fn leave<M: Memory>(
@@ -64,11 +64,11 @@ impl Way {
         (base, offset): (BaseReg, i32),
         is_signal: bool,
         mem: &mut M,
-    ) -> Row {
+    ) -> Option<Row> {
         match self.try_leave(saved, is_all, (base, offset), is_signal, mem) {
             Ok(row) => row,
-            Err(StepError::Unreadable { addr, .. }) => Row::needs_memory(addr),
-            Err(_) => Row::needs_register(base),
+            Err(StepError::Unreadable { addr, .. }) => Some(Row::needs_memory(addr)),
+            Err(_) => None,
         }
     }
 
@@ -79,10 +79,14 @@ impl Way {
         (base, offset): (BaseReg, i32),
         is_signal: bool,
         mem: &mut M,
-    ) -> Result<Row, StepError> {
-        if saved.is_user(mem)? {
-            self.entry = Entry::User(saved);
-            return Ok(Row::outermost());
+    ) -> Result<Option<Row>, StepError> {
+        match saved.whose(mem)? {
+            Whose::Users => {
+                self.entry = Entry::User(saved);
+                return Ok(Some(Row::outermost()));
+            }
+            Whose::Kernels => {}
+            Whose::Nobodys => return Ok(None),
         }
         let at = |register: i32| offset.wrapping_add(register);
         let fp = match is_all {
@@ -93,9 +97,9 @@ impl Way {
         let row = Row::new(cfa, RegRule::AtRegister(base, at(RIP)), fp);
         if is_signal {
             self.interrupted = is_all.then_some((saved.word(RIP, mem)?, saved));
-            return Ok(row.with_signal());
+            return Ok(Some(row.with_signal()));
         }
         // The stack may be another one, which only a row of one frame may say.
-        row.with_other_stack(saved.word(RSP, mem)?).ok_or(StepError::BadRule)
+        Ok(row.with_other_stack(saved.word(RSP, mem)?))
     }
 }

@@ -11,6 +11,7 @@
 //! | [`VcpuRegisters`] | the registers, as KVM has them, and what they say: privilege, kind of code, address space |
 //! | [`GuestWalker`] | walks the stack of a vCPU into a [`GuestStack`]: two parts, each with provenance and end |
 //! | [`orc`] | ORC tables, of each layout that Linux had, in sections of a file or in guest memory |
+//! | [`find_kernel`] | how far KASLR has moved a kernel |
 //! | [`KernelFramePointers`] | the rows of a kernel that keeps frame pointers |
 //! | [`SavedRegisters`] | where the kernel has saved those of interrupted code |
 //! | [`paging`] | guest memory through page tables, from `unwind-x86` |
@@ -74,6 +75,7 @@
 #![forbid(unsafe_code)]
 
 mod frame_pointers;
+mod kaslr;
 mod kernel_code;
 mod kernel_rows;
 pub mod orc;
@@ -85,6 +87,7 @@ mod walker;
 pub use unwind_x86::paging;
 
 pub use frame_pointers::KernelFramePointers;
+pub use kaslr::find_kernel;
 pub use kernel_code::{AddressHalf, LinuxKernel};
 pub use kernel_rows::{Entry, KernelRows};
 pub use saved_registers::{Interrupted, SavedRegisters};

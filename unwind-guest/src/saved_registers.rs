@@ -3,7 +3,7 @@
 use unwind_core::{Memory, StepError, VirtAddr};
 use unwind_x86::{Ia32Regs, X86_64Regs};
 
-use crate::vcpu::ia32_registers;
+use crate::vcpu::{CodeKind, ia32_registers};
 
 /// Where the registers of interrupted code are saved, each in 8 bytes:
 ///
@@ -29,6 +29,7 @@ pub(crate) const BELOW_FRAME: i32 = 128;
 pub(crate) const RIP: i32 = 0;
 pub(crate) const CS: i32 = 8;
 pub(crate) const RSP: i32 = 24;
+const SS: i32 = 32;
 pub(crate) const RBP: i32 = 32 - BELOW_FRAME;
 /// How many words are saved.
 const WORDS: usize = 21;
@@ -53,13 +54,21 @@ impl SavedRegisters {
         })
     }
 
-    /// Whether these are the registers of user code, of Linux's segments or of others.
+    /// Whose registers these are, by the segments of the code: where a table is wrong for a moment, as for functions
+    /// that the kernel's entry leaves in another way than by a return, there are others.
     ///
     /// # Errors
     ///
-    /// [`StepError::Unreadable`] if the code segment's selector cannot be read.
-    pub(crate) fn is_user<M: Memory>(&self, mem: &mut M) -> Result<bool, StepError> {
-        Ok(self.word(CS, mem)? & 3 == 3)
+    /// [`StepError::Unreadable`] if they cannot be read.
+    pub(crate) fn whose<M: Memory>(&self, mem: &mut M) -> Result<Whose, StepError> {
+        // Above the selectors, newer CPUs keep something else.
+        let (cs, ss) = (low(self.word(CS, mem)?), low(self.word(SS, mem)?));
+        let is_low = self.word(RIP, mem)? >> 63 == 0;
+        Ok(match (cs, cs & 3, ss & 3) {
+            (_, 3, 3) if is_low => Whose::Users,
+            (KERNEL, ..) if !is_low => Whose::Kernels,
+            _ => Whose::Nobodys,
+        })
     }
 
     /// One of the registers, by its offset from what the CPU saves.
@@ -135,26 +144,29 @@ pub struct Interrupted {
     pub rflags: u64,
 }
 
-/// Linux's segments of user code.
+/// What saved registers are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Users,
+    Kernels,
+    /// Of no code: these are no registers.
+    Nobodys,
+}
+
+/// Linux's segments of code, the kernel's and the users'.
+const KERNEL: u16 = 0x10;
 const USER_32: u16 = 0x23;
 const USER_64: u16 = 0x33;
 
-/// What kind of user code Linux has interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SavedCode {
-    Wide,
-    Narrow,
-    /// In a segment that the program has made itself, whose kind and base this does not know.
-    Other,
-}
-
 impl Interrupted {
-    /// The kind of user code that this is, by Linux's selectors.
-    pub(crate) const fn code(&self) -> SavedCode {
+    /// The kind of user code that this is, by Linux's own segments; `None` if it is in a segment that the program
+    /// has made itself, whose kind and base the registers do not tell.
+    #[must_use]
+    pub const fn code(&self) -> Option<CodeKind> {
         match self.cs {
-            USER_64 => SavedCode::Wide,
-            USER_32 => SavedCode::Narrow,
-            _ => SavedCode::Other,
+            USER_64 => Some(CodeKind::X86_64),
+            USER_32 => Some(CodeKind::Ia32 { code_base: 0, stack_base: 0 }),
+            _ => None,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! What a vCPU executes, by its registers.
 
-use unwind_x86::paging::{AddressSpace, ControlRegisters, PagingMode};
+use unwind_x86::paging::{Access, AddressSpace, ControlRegisters, PagingMode};
 use unwind_x86::{Ia32Regs, X86_64, X86_64Regs};
 
 /// The registers of a vCPU that runs x86 code, as far as a walk needs them.
 ///
 /// They are those of `KVM_GET_REGS` and `KVM_GET_SREGS` by the same names; with the feature `kvm` they are
-/// made [of these](Self::from_kvm). Every value is allowed.
+/// made of these (`from_kvm`). Every value is allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuRegisters {
     /// The general registers in the order of their DWARF numbers: rax, rdx, rcx, rbx, rsi, rdi, rbp,
@@ -105,6 +105,22 @@ impl VcpuRegisters {
     pub const fn address_space(&self) -> AddressSpace {
         let (cr0, cr3, cr4, efer) = (self.cr0, self.cr3, self.cr4, self.efer);
         AddressSpace::from_registers(&ControlRegisters { cr0, cr3, cr4, efer, cpl: self.cpl() })
+    }
+
+    /// The address spaces that a 64-bit Linux kernel may have, whatever runs: by the root table that is in use, and
+    /// by the one before it.
+    ///
+    /// Under KPTI user code has a table of its own, with little of the kernel: the second page of two, of which the
+    /// first has all. The registers do not say whether that is so: what is not found by one may be by the other.
+    #[must_use]
+    pub const fn kernel_address_spaces(&self) -> (AddressSpace, Option<AddressSpace>) {
+        const USER_TABLE: u64 = 1 << 12;
+        let own = self.address_space().access(Access::Supervisor);
+        if self.cr3 & USER_TABLE == 0 {
+            return (own, None);
+        }
+        let other = Self { cr3: self.cr3 & !USER_TABLE, ..*self };
+        (own, Some(other.address_space().access(Access::Supervisor)))
     }
 
     /// The CPU as 64-bit code of a user sees it.

@@ -6,7 +6,7 @@ use unwind_x86::{FramePointers, Ia32, Ia32Regs, X86_64, X86_64Regs};
 
 use crate::kernel_code::{AddressHalf, LinuxKernel};
 use crate::kernel_rows::{Entry, KernelRows};
-use crate::saved_registers::{SavedCode, SavedRegisters};
+use crate::saved_registers::SavedRegisters;
 use crate::stack::{GuestStack, Part, UserCode};
 use crate::vcpu::{CodeKind, VcpuRegisters};
 
@@ -109,11 +109,7 @@ where
             Ok(interrupted) => interrupted,
             Err(error) => return UserCode::Unreadable(error),
         };
-        let code = match interrupted.code() {
-            SavedCode::Wide => CodeKind::X86_64,
-            SavedCode::Narrow => CodeKind::Ia32 { code_base: 0, stack_base: 0 },
-            SavedCode::Other => return UserCode::Segment(interrupted.cs),
-        };
+        let Some(code) = interrupted.code() else { return UserCode::Segment(interrupted.cs) };
         // What user code cannot read is none of its stack.
         let space = *memory.space();
         memory.switch(space.access(Access::User));

@@ -25,7 +25,8 @@ impl Memory for Regions {
             return Err(ReadError::Invalid);
         }
         assert_eq!(addr & 7, 0, "the cuts have no row that leads elsewhere");
-        let low = (addr.wrapping_mul(8) + 0x4_0000) & MASK & !7;
+        // The selector of the kernel's code, too.
+        let low = ((addr >> 3) << 16) & MASK | 0x10;
         let word = ((addr & !MASK) + MASK + 1) | low;
         buf.copy_from_slice(&word.to_le_bytes());
         Ok(())
@@ -35,7 +36,7 @@ impl Memory for Regions {
 /// The registers of the frame, by the numbers that they have in what the kernel saves.
 fn registers(pc: u64) -> X86_64Regs {
     const NUMBERS: [u64; 16] = [10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0];
-    X86_64Regs::from_all(pc, NUMBERS.map(|number| STACK + (number + 1) * 0x100_0000))
+    X86_64Regs::from_all(pc, NUMBERS.map(|number| STACK + (number + 1) * 0x1_0000))
 }
 
 #[test]
@@ -69,7 +70,7 @@ fn rows_lead_where_drgn_goes() {
             });
             let theirs: Vec<u64> = words.filter(|word| *word != "-").map(number).collect();
             // Without an entry drgn follows the frame pointer.
-            let own = STACK + 5 * 0x100_0000;
+            let own = STACK + 5 * 0x1_0000;
             let is_guess = theirs.get(1) == Some(&(own + 16)) && ours.is_none();
             let theirs = match theirs[..] {
                 [pc, sp, fp] if !is_guess => Some((pc, sp, Some(fp))),

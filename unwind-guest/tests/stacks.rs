@@ -187,6 +187,21 @@ fn registers_that_are_not_mapped_end_the_kernels_part() {
 }
 
 #[test]
+fn what_are_no_saved_registers_is_not_followed() {
+    // A selector of nobody, a user's of which the stack's is the kernel's, a user's with a kernel's pc.
+    for (rip, cs, ss) in
+        [(USER, 0xcccc, 0x2b), (USER, 0x33, 0x18), (KERNEL, 0x33, 0x2b), (USER, 0x10, 0x18)]
+    {
+        let (mut guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+        guest.save(TASK_STACK + 0x118, (rip, USER_STACK + 0x80, 7), (cs, ss));
+        let stack = walk(&guest, &orc, &vcpu);
+        assert_eq!(pcs(stack.kernel()).len(), 2, "{cs:#x}");
+        assert!(matches!(stack.kernel().unwrap().end(), Some(End::Table(_))), "{cs:#x}");
+        assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::Unknown, false));
+    }
+}
+
+#[test]
 fn sixteen_bit_code_is_told_and_not_walked() {
     let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
     let mut cs = vcpu.cs;

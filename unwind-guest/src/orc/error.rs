@@ -22,6 +22,8 @@ pub enum OrcError {
     Size,
     /// The entry has a kind or a base that has no meaning for its frame.
     Entry(OrcEntry),
+    /// The entry says that the kernel has saved registers, of which those here are neither its own nor a user's.
+    NoRegisters(VirtAddr),
 }
 
 impl From<Infallible> for OrcError {
@@ -30,7 +32,7 @@ impl From<Infallible> for OrcError {
     }
 }
 
-/// Codes are 1 to 3 in the order of the variants.
+/// Codes are 1 to 4 in the order of the variants.
 impl TableError for OrcError {
     fn is_not_resident(&self) -> bool {
         matches!(self, Self::Unreadable { error: ReadError::NotResident, .. })
@@ -41,6 +43,7 @@ impl TableError for OrcError {
             Self::Unreadable { .. } => 1,
             Self::Size => 2,
             Self::Entry(_) => 3,
+            Self::NoRegisters(_) => 4,
         }
     }
 }
@@ -49,6 +52,7 @@ impl fmt::Display for OrcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { addr, error } => write!(f, "the ORC table at {addr}: {error}"),
+            Self::NoRegisters(addr) => write!(f, "what is at {addr} are no saved registers"),
             Self::Size => f.write_str("the ORC sections do not have the same number of entries"),
             Self::Entry(OrcEntry { kind: OrcKind::Unknown(kind), .. }) => {
                 write!(f, "an ORC entry of unknown kind {kind}")

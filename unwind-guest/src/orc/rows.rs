@@ -115,7 +115,8 @@ impl<'a> OrcRows<'a> {
             true => SavedRegisters::all(at),
             false => SavedRegisters::partial(at, frame.fp()),
         };
-        Ok(self.way.leave(saved, is_all, (base, offset), entry.is_signal, mem))
+        let row = self.way.leave(saved, is_all, (base, offset), entry.is_signal, mem);
+        row.ok_or(OrcError::NoRegisters(VirtAddr::new(at)))
     }
 }
 

@@ -43,6 +43,8 @@ pub enum FoundBy {
     Registers,
     /// An SFrame table.
     Sframe,
+    /// An ORC table of Linux's kernel.
+    Orc,
     /// Call frame information (`.eh_frame`, `.debug_frame`).
     Cfi,
     /// A frame pointer.
@@ -62,6 +64,7 @@ impl FoundBy {
         match self {
             Self::Registers => "registers",
             Self::Sframe => "sframe",
+            Self::Orc => "orc",
             Self::Cfi => "cfi",
             Self::Fp => "fp",
             Self::Code => "code",

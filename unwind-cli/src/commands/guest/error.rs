@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use unwind_target::elf::kernel_image::KernelImageError;
 use unwind_target::loaded::module_error::ModuleError;
 use unwind_target::untrusted::escaped;
 use unwind_target::{ElfError, Untrusted};
@@ -81,6 +82,15 @@ pub(crate) enum GuestError {
         /// Where the memory would end in it.
         end: u64,
     },
+    /// A Linux image cannot be unpacked.
+    #[error("{}: {error}", escaped(path))]
+    KernelImage {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: KernelImageError,
+    },
     /// A file of symbols cannot be used.
     #[error("{}: {error}", escaped(path))]
     Symbols {
@@ -116,6 +126,7 @@ impl GuestError {
             | Self::Registers { .. }
             | Self::NoMemoryMap
             | Self::MemoryFile { .. }
+            | Self::KernelImage { .. }
             | Self::Symbols { .. } => 5,
         }
     }

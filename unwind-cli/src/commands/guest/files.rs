@@ -2,18 +2,25 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use memchr::memmem;
 use object::elf;
+use unwind_guest::VcpuRegisters;
+use unwind_guest::orc::OrcTable;
 use unwind_target::elf::ElfFile;
+use unwind_target::elf::kernel_image::{IMAGE_LIMIT, is_kernel_image, unpack};
 use unwind_target::loaded::module::{Module, Modules, Opening};
 use unwind_target::loaded::module_error::ModuleError;
 use unwind_target::target::maps::{Backing, MappedFile, Mapping};
 use unwind_target::untrusted::{escaped, plain};
 
 use crate::commands::guest::error::GuestError;
+use crate::commands::guest::kernel::{GuestKernel, OrcSections};
+use crate::commands::guest::ram::GuestRam;
 
 /// A file, and where it is loaded if not where it was linked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +62,15 @@ pub(crate) struct GuestFiles {
     pub(crate) wide: Modules,
     /// For 32-bit code.
     pub(crate) narrow: Modules,
+    /// The kernel, if one has ORC tables.
+    kernel: Option<Kernel>,
+}
+
+/// A kernel, and the file that it is of.
+#[derive(Debug)]
+struct Kernel {
+    file: SymbolFile,
+    kernel: GuestKernel,
 }
 
 impl GuestFiles {
@@ -64,10 +80,17 @@ impl GuestFiles {
     ///
     /// [`GuestError::Symbols`] for the first one that cannot be used.
     pub(crate) fn open(files: &[SymbolFile]) -> Result<Self, GuestError> {
-        let (mut wide, mut narrow) = (Vec::new(), Vec::new());
+        let (mut wide, mut narrow, mut kernel) = (Vec::new(), Vec::new(), None);
         for file in files {
             let failed = |error| GuestError::Symbols { path: file.path.clone(), error };
-            let opened = open(file).map_err(failed)?;
+            let opened = open(file)?;
+            if kernel.is_none()
+                && let Some(tables) = OrcSections::read(&opened)
+            {
+                kernel =
+                    Some(Kernel { file: file.clone(), kernel: GuestKernel::new(opened, tables) });
+                continue;
+            }
             let mappings = mappings(file, &opened);
             if mappings.is_empty() {
                 return Err(failed(ModuleError::NoCodeAt(0)));
@@ -75,28 +98,80 @@ impl GuestFiles {
             let side = if opened.is_64 { &mut wide } else { &mut narrow };
             side.push((opened, mappings));
         }
-        Ok(Self { wide: load(wide), narrow: load(narrow) })
+        if let Some(Kernel { file, kernel }) = &kernel
+            && let Some(addr) = file.addr
+        {
+            kernel.place_at(
+                |opened| addr.wrapping_sub(first_page(opened)),
+                |opened, moved_by| load_at(file, opened, moved_by),
+            );
+        }
+        Ok(Self { wide: load(wide), narrow: load(narrow), kernel })
+    }
+
+    /// Looks for the kernel in the guest's memory, unless it has been found.
+    pub(crate) fn find_kernel(&self, vcpu: &VcpuRegisters, ram: &mut GuestRam) {
+        if let Some(Kernel { file, kernel }) = &self.kernel {
+            kernel.find(vcpu, ram, |opened, moved_by| load_at(file, opened, moved_by));
+        }
+    }
+
+    /// The kernel's table, where that was found.
+    pub(crate) fn kernel_table(&self) -> Option<OrcTable<'_>> {
+        self.kernel.as_ref()?.kernel.table()
+    }
+
+    /// What is to be said of a kernel that was not found.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let missing = self.kernel.as_ref().filter(|of_file| !of_file.kernel.is_placed())?;
+        let path = escaped(&missing.file.path);
+        Some(format!("{path}: the guest does not have this kernel in its memory"))
     }
 
     /// The file whose code an address is in.
     pub(crate) fn find(&self, is_wide: bool, addr: u64) -> Option<&Module> {
-        if is_wide { self.wide.find(addr) } else { self.narrow.find(addr) }
+        if !is_wide {
+            return self.narrow.find(addr);
+        }
+        let of_kernel = || self.kernel.as_ref()?.kernel.module(addr);
+        self.wide.find(addr).or_else(of_kernel)
     }
 }
 
-fn open(file: &SymbolFile) -> Result<ElfFile, ModuleError> {
-    let opened = File::open(&file.path).map_err(|error| ModuleError::Open(error.into()))?;
-    Ok(ElfFile::from_file(opened)?)
+/// Opens an ELF file, or the one in a Linux image.
+fn open(file: &SymbolFile) -> Result<ElfFile, GuestError> {
+    let failed = |error| GuestError::Symbols { path: file.path.clone(), error };
+    let opened = File::open(&file.path).map_err(|error| failed(ModuleError::Open(error.into())))?;
+    let mut start = [0; 0x210];
+    let is_image = opened.read_exact_at(&mut start, 0).is_ok() && is_kernel_image(&start);
+    if !is_image {
+        return ElfFile::from_file(opened).map_err(|error| failed(error.into()));
+    }
+    let mut image = Vec::new();
+    let read = opened.take(IMAGE_LIMIT).read_to_end(&mut image);
+    read.map_err(|error| failed(ModuleError::Open(error.into())))?;
+    let unpacked = unpack(&image)
+        .map_err(|error| GuestError::KernelImage { path: file.path.clone(), error })?;
+    ElfFile::from_bytes(unpacked).map_err(|error| failed(error.into()))
+}
+
+/// Where the first page of a file is linked for.
+fn first_page(opened: &ElfFile) -> u64 {
+    const IN_PAGE: u64 = 0xfff;
+    let loaded = opened.segments.iter().filter(|segment| segment.kind == elf::PT_LOAD);
+    loaded.map(|segment| segment.addr & !IN_PAGE).min().unwrap_or(0)
 }
 
 /// Where the code of a file is.
 fn mappings(file: &SymbolFile, opened: &ElfFile) -> Vec<Mapping> {
-    const IN_PAGE: u64 = 0xfff;
-    let loaded = || opened.segments.iter().filter(|segment| segment.kind == elf::PT_LOAD);
-    let first = loaded().map(|segment| segment.addr & !IN_PAGE).min().unwrap_or(0);
-    let bias = file.addr.map_or(0, |addr| addr.wrapping_sub(first));
+    let bias = file.addr.map_or(0, |addr| addr.wrapping_sub(first_page(opened)));
+    mappings_at(file, opened, bias)
+}
+
+fn mappings_at(file: &SymbolFile, opened: &ElfFile, bias: u64) -> Vec<Mapping> {
+    let loaded = opened.segments.iter().filter(|segment| segment.kind == elf::PT_LOAD);
     let path = file.path.as_os_str().as_bytes().to_vec();
-    let code = loaded().filter(|segment| segment.executable);
+    let code = loaded.filter(|segment| segment.executable);
     code.filter_map(|segment| {
         let start = segment.addr.wrapping_add(bias);
         Some(Mapping {
@@ -108,6 +183,11 @@ fn mappings(file: &SymbolFile, opened: &ElfFile) -> Vec<Mapping> {
         })
     })
     .collect()
+}
+
+fn load_at(file: &SymbolFile, opened: ElfFile, bias: u64) -> Modules {
+    let mappings = mappings_at(file, &opened, bias);
+    load(vec![(opened, mappings)])
 }
 
 fn load(files: Vec<(ElfFile, Vec<Mapping>)>) -> Modules {

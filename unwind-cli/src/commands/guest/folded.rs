@@ -29,22 +29,34 @@ impl Folded {
     }
 }
 
-/// What the vCPU does, whether frames are missing, then the frames.
+/// What the vCPU does, whether frames are missing, then the frames: those of the kernel follow those of the
+/// user code that has entered it, after a word of their own.
 fn line(vcpu: &VcpuReport) -> String {
     let mut line = String::from(match (vcpu.halted, vcpu.privilege, vcpu.arch) {
         (true, ..) => "[idle]",
-        (_, "user", Some("ia32")) => "[user 32-bit]",
-        (_, "user", _) => "[user]",
-        _ => "[kernel]",
+        (_, "user", arch) => user(arch),
+        _ => vcpu.user.as_ref().map_or("[kernel]", |part| user(part.arch)),
     });
-    if !vcpu.end.complete {
+    if !vcpu.is_complete() {
         line.push_str(";[incomplete]");
     }
-    for frame in vcpu.frames.iter().rev() {
-        line.push(';');
-        push_name(&mut line, frame);
+    if let Some(part) = &vcpu.user {
+        push_frames(&mut line, &part.frames);
+        line.push_str(";[kernel]");
     }
+    push_frames(&mut line, &vcpu.frames);
     line
+}
+
+fn user(arch: Option<&str>) -> &'static str {
+    if arch == Some("ia32") { "[user 32-bit]" } else { "[user]" }
+}
+
+fn push_frames(line: &mut String, frames: &[Frame]) {
+    for frame in frames.iter().rev() {
+        line.push(';');
+        push_name(line, frame);
+    }
 }
 
 /// The function; without one the file and the place in it, or the address.
@@ -63,6 +75,8 @@ fn push_name(line: &mut String, frame: &Frame) {
 mod tests {
     use unwind_target::{StackEnd, Untrusted};
 
+    use crate::commands::guest::report::UserReport;
+
     use super::*;
 
     fn frame(pc: u64, function: Option<&str>, object: Option<&str>) -> Frame {
@@ -78,7 +92,16 @@ mod tests {
         let mut end = StackEnd::not_walkable(String::new());
         end.complete = complete;
         let (arch, paging) = (Some("x86-64"), "4-level");
-        VcpuReport { vcpu: 0, arch, privilege: "user", halted: false, paging, frames, end }
+        VcpuReport {
+            vcpu: 0,
+            arch,
+            privilege: "user",
+            halted: false,
+            paging,
+            frames,
+            end,
+            user: None,
+        }
     }
 
     #[test]
@@ -111,5 +134,14 @@ mod tests {
         assert_eq!(line(&kernel), "[kernel]");
         let narrow = VcpuReport { arch: Some("ia32"), ..vcpu(vec![], true) };
         assert_eq!(line(&narrow), "[user 32-bit]");
+    }
+
+    #[test]
+    fn the_kernels_frames_follow_those_of_the_code_that_has_entered_it() {
+        let VcpuReport { arch, end, .. } = vcpu(vec![], false);
+        let user = Some(UserReport { arch, frames: vec![frame(1, Some("main"), None)], end });
+        let kernel = vcpu(vec![frame(2, Some("read"), None)], true);
+        let kernel = VcpuReport { privilege: "kernel", user, ..kernel };
+        assert_eq!(line(&kernel), "[user];[incomplete];main;[kernel];read");
     }
 }

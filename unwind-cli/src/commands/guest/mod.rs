@@ -3,6 +3,7 @@
 pub(crate) mod error;
 mod files;
 mod folded;
+mod kernel;
 mod pause;
 mod qmp;
 mod ram;
@@ -27,7 +28,7 @@ use crate::commands::guest::folded::Folded;
 use crate::commands::guest::pause::Pause;
 use crate::commands::guest::qmp::Qmp;
 use crate::commands::guest::ram::{GuestRam, MemoryMap};
-use crate::commands::guest::registers::VcpuRegisters;
+use crate::commands::guest::registers::VcpuState;
 use crate::commands::guest::report::{GuestReport, VcpuReport};
 use crate::commands::guest::walk::GuestWalker;
 use crate::commands::stack::error::Incomplete;
@@ -53,8 +54,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     mem: PathBuf,
 
-    /// An ELF file whose code the guest executes, kernel or program, for names
-    /// and SFrame tables; may be given several times. ADDR is where its first
+    /// An ELF file whose code the guest executes, or the image of its Linux
+    /// kernel, for names and tables; may be given several times. ADDR is where its first
     /// segment is loaded, hexadecimal with 0x, if not where it was linked for
     #[arg(long, value_name = "FILE[@ADDR]",
           value_parser = OsStringValueParser::new().try_map(SymbolFile::parse::<OsString>))]
@@ -110,15 +111,18 @@ continues afterwards; one that is paused stays so. With --live it is not stopped
 its registers are then a moment older than its memory, so some stacks are wrong
 or end early.
 
-Each vCPU has one stack: of the user code or of the kernel code that it
-executes. User stacks below kernel code are not looked for. Code is walked by
-the SFrame tables of the files given (64-bit code has such), by their
-.eh_frame, and by frame pointers; kernel code with none of them gives few frames.
+A vCPU that executes user code has one stack. For a Linux kernel give its file, a
+vmlinux or the image that the guest has booted (vmlinuz): it has ORC tables, is found
+in the guest's memory wherever it was moved to at boot, and the stack of the
+user code that has entered it follows. Other code is walked by the SFrame tables of
+the files given (64-bit code has such), by their .eh_frame, and by frame pointers;
+kernel code with none of them gives few frames.
 
 Folded stacks: frames from the outermost one on, joined by `;`, and a count.
 The first word is `[user]`, `[user 32-bit]`, `[kernel]`, or `[idle]` for a vCPU
 that waits; `[incomplete]` follows where the outermost frame was not found, or
-callers may be missing before it.
+callers may be missing before it. Frames of a kernel that user code has entered follow
+those of the user code after the word `[kernel]`.
 
 JSON (its JSON Schema: docs/schema/guest.json): one object with
   schema    1; rises when a field changes its meaning or goes
@@ -127,6 +131,7 @@ JSON (its JSON Schema: docs/schema/guest.json): one object with
     privilege (`user` or `kernel`), halted,
     paging (`none`, `2-level`, `pae`, `4-level` or `5-level`)
     frames, end   as of `unwind stack`
+    user          null, or of the user code that has entered the kernel: arch, frames, end
   warnings  a list of lines
 
 `unwind --help` lists the exit codes.";
@@ -179,9 +184,9 @@ impl Guest<'_> {
         let mut stacks = Vec::new();
         for &vcpu in &self.vcpus {
             let text = hold.qmp().monitor("info registers", Some(vcpu))?;
-            let registers = VcpuRegisters::parse(&text)
+            let registers = VcpuState::parse(&text)
                 .map_err(|missing| GuestError::Registers { vcpu, missing })?;
-            stacks.push((vcpu, registers, self.walker.walk(&registers, &mut self.ram)));
+            stacks.push((vcpu, registers, self.walker.walk(&registers.registers, &mut self.ram)));
         }
         hold.release()?;
         // Names take longer than walks: the guest runs meanwhile.
@@ -217,7 +222,7 @@ fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Failure> {
     }
     guest.print_stats(args);
     if args.fail_incomplete {
-        Ok(Incomplete::check(report.vcpus.iter().map(|vcpu| &vcpu.end))?)
+        Ok(Incomplete::check(report.vcpus.iter().flat_map(VcpuReport::ends))?)
     } else {
         Ok(())
     }
@@ -248,8 +253,8 @@ fn sample(mut guest: Guest<'_>, samples: u64, args: &Args) -> Result<(), Failure
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     folded.write(&mut out).and_then(|()| out.flush()).map_err(Failure::output)?;
-    let warnings = guest.walker.warnings().iter().cloned();
-    let warnings: Vec<_> = warnings.chain(guest.troubles.iter().cloned()).chain(end).collect();
+    let warnings: Vec<_> =
+        guest.walker.warnings().chain(guest.troubles.iter().cloned()).chain(end).collect();
     warn(&warnings);
     guest.print_stats(args);
     Ok(())

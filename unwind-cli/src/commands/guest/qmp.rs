@@ -14,7 +14,7 @@ use unwind_target::Untrusted;
 
 use crate::commands::guest::error::GuestError;
 use crate::commands::guest::ram::MemoryMap;
-use crate::commands::guest::registers::VcpuRegisters;
+use crate::commands::guest::registers::VcpuState;
 
 /// How long an answer may take, with all events before it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -248,7 +248,7 @@ fn parse<'m, T: Deserialize<'m>>(text: &'m [u8]) -> Result<T, GuestError> {
 pub(crate) fn read_answers(text: &[u8]) -> usize {
     let read = |line: &[u8]| {
         let text = answer::<String>("x", line).ok().flatten().unwrap_or_default();
-        let _ = VcpuRegisters::parse(&text);
+        let _ = VcpuState::parse(&text);
         let _ = MemoryMap::parse(&text);
         let vcpus = answer::<Vec<Vcpu>>("x", line).ok().flatten().unwrap_or_default();
         let running = answer::<Status>("x", line).ok().flatten().map(|status| status.running);

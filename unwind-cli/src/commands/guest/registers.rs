@@ -3,38 +3,15 @@
 use std::collections::HashMap;
 use std::str::SplitWhitespace;
 
-use unwind_target::stack::walk::low_half;
-use unwind_target::target::registers::UserRegisters;
-use unwind_x86::paging::ControlRegisters;
+use unwind_guest::{Segment, VcpuRegisters};
 
-/// What a vCPU is about to execute, and how its memory is mapped.
+/// What a vCPU is about to execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VcpuRegisters {
-    /// The general registers; in 32-bit code zero-extended, without r8 to r15.
-    pub(crate) general: UserRegisters,
-    pub(crate) mode: Mode,
-    /// Whether user code runs: privilege level 3.
-    pub(crate) is_user: bool,
-    /// Whether the vCPU waits for an interrupt.
+pub(crate) struct VcpuState {
+    /// In 32-bit code zero-extended, without r8 to r15.
+    pub(crate) registers: VcpuRegisters,
+    /// Whether it waits for an interrupt.
     pub(crate) is_halted: bool,
-    pub(crate) control: ControlRegisters,
-}
-
-/// The kind of code that a vCPU executes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// 64-bit code.
-    Long,
-    /// 32-bit code with these segment bases.
-    Protected {
-        /// Of the code segment.
-        code_base: u32,
-        /// Of the stack segment.
-        stack_base: u32,
-    },
-    /// 16-bit code, whose stacks are not walked: real mode, VM86, a 16-bit
-    /// segment.
-    Sixteen,
 }
 
 /// A register that is not there, or not in the known form.
@@ -42,24 +19,11 @@ pub(crate) enum Mode {
 #[error("`info registers` shows no {0}")]
 pub(crate) struct MissingRegister(pub(crate) &'static str);
 
-/// A segment register.
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    selector: u64,
-    base: u64,
-    /// The upper half of the descriptor.
-    flags: u64,
-}
-
-/// The descriptor's bits for 64-bit and for 32-bit code.
+/// The descriptor's bits for 64-bit and for 32-bit code, in its upper half.
 const FLAG_L: u64 = 1 << 21;
 const FLAG_D: u64 = 1 << 22;
 
-const CR0_PE: u64 = 1;
-const EFER_LMA: u64 = 1 << 10;
-const EFLAGS_VM: u64 = 1 << 17;
-
-impl VcpuRegisters {
+impl VcpuState {
     /// Reads the text of `info registers` for one vCPU of an x86 guest.
     ///
     /// # Errors
@@ -67,40 +31,31 @@ impl VcpuRegisters {
     /// [`MissingRegister`] if one that is needed is not there.
     pub(crate) fn parse(text: &str) -> Result<Self, MissingRegister> {
         let fields = Fields::new(text);
-        let cs = fields.segment("CS")?;
-        let ss = fields.segment("SS")?;
+        let (cs, ss) = (fields.segment("CS")?, fields.segment("SS")?);
+        let dpl = u8::try_from(fields.need("CPL")?).unwrap_or(u8::MAX);
+        let (cr0, cr3, cr4) = (fields.need("CR0")?, fields.need("CR3")?, fields.need("CR4")?);
         // Only a QEMU for 32-bit guests has no such register.
         let efer = fields.number("EFER").unwrap_or(0);
-        let control = ControlRegisters {
-            cr0: fields.need("CR0")?,
-            cr3: fields.need("CR3")?,
-            cr4: fields.need("CR4")?,
-            efer,
-            cpl: u8::try_from(fields.need("CPL")?).unwrap_or(u8::MAX),
-        };
         // QEMU chooses the names by the code that runs.
-        let mut general = if fields.number("RIP").is_some() {
-            fields.wide_registers()?
+        let registers = if fields.number("RIP").is_some() {
+            let names = [
+                "RAX", "RDX", "RCX", "RBX", "RSI", "RDI", "RBP", "RSP", "R8", "R9", "R10", "R11",
+                "R12", "R13", "R14", "R15",
+            ];
+            let (rip, rflags) = (fields.need("RIP")?, fields.need("RFL")?);
+            VcpuRegisters { general: fields.all(names)?, rip, rflags, ..VcpuRegisters::default() }
         } else {
-            fields.narrow_registers()?
+            let names = ["EAX", "EDX", "ECX", "EBX", "ESI", "EDI", "EBP", "ESP"];
+            let [a, b, c, d, e, f, g, h] = fields.all(names)?;
+            let general = [a, b, c, d, e, f, g, h, 0, 0, 0, 0, 0, 0, 0, 0];
+            let (rip, rflags) = (fields.need("EIP")?, fields.need("EFL")?);
+            VcpuRegisters { general, rip, rflags, ..VcpuRegisters::default() }
         };
-        (general.cs, general.ss) = (cs.selector, ss.selector);
-        let is_vm86 = general.eflags & EFLAGS_VM != 0;
-        let mode = if control.cr0 & CR0_PE == 0 || is_vm86 {
-            Mode::Sixteen
-        } else if efer & EFER_LMA != 0 && cs.flags & FLAG_L != 0 {
-            Mode::Long
-        } else if cs.flags & FLAG_D != 0 {
-            Mode::Protected { code_base: low_half(cs.base), stack_base: low_half(ss.base) }
-        } else {
-            Mode::Sixteen
-        };
+        let ss = Segment { dpl, ..ss };
+        let is_halted = fields.number("HLT") == Some(1);
         Ok(Self {
-            general,
-            mode,
-            is_user: control.cpl == 3,
-            is_halted: fields.number("HLT") == Some(1),
-            control,
+            registers: VcpuRegisters { cs, ss, cr0, cr3, cr4, efer, ..registers },
+            is_halted,
         })
     }
 }
@@ -146,60 +101,32 @@ impl<'t> Fields<'t> {
         self.number(name).ok_or(MissingRegister(name))
     }
 
+    fn all<const N: usize>(&self, names: [&'static str; N]) -> Result<[u64; N], MissingRegister> {
+        let mut numbers = [0; N];
+        for (number, name) in numbers.iter_mut().zip(names) {
+            *number = self.need(name)?;
+        }
+        Ok(numbers)
+    }
+
     fn segment(&self, name: &'static str) -> Result<Segment, MissingRegister> {
         let (selector, words) = self.segments.get(name).ok_or(MissingRegister(name))?;
         let mut words = words.clone().map(|word| u64::from_str_radix(word, 16));
-        match (words.next(), words.next(), words.next()) {
-            (Some(Ok(base)), Some(Ok(_limit)), Some(Ok(flags))) => {
-                Ok(Segment { selector: *selector, base, flags })
-            }
-            _ => Err(MissingRegister(name)),
-        }
-    }
-
-    fn wide_registers(&self) -> Result<UserRegisters, MissingRegister> {
-        Ok(UserRegisters {
-            rax: self.need("RAX")?,
-            rbx: self.need("RBX")?,
-            rcx: self.need("RCX")?,
-            rdx: self.need("RDX")?,
-            rsi: self.need("RSI")?,
-            rdi: self.need("RDI")?,
-            rbp: self.need("RBP")?,
-            rsp: self.need("RSP")?,
-            r8: self.need("R8")?,
-            r9: self.need("R9")?,
-            r10: self.need("R10")?,
-            r11: self.need("R11")?,
-            r12: self.need("R12")?,
-            r13: self.need("R13")?,
-            r14: self.need("R14")?,
-            r15: self.need("R15")?,
-            rip: self.need("RIP")?,
-            eflags: self.need("RFL")?,
-            ..UserRegisters::default()
-        })
-    }
-
-    fn narrow_registers(&self) -> Result<UserRegisters, MissingRegister> {
-        Ok(UserRegisters {
-            rax: self.need("EAX")?,
-            rbx: self.need("EBX")?,
-            rcx: self.need("ECX")?,
-            rdx: self.need("EDX")?,
-            rsi: self.need("ESI")?,
-            rdi: self.need("EDI")?,
-            rbp: self.need("EBP")?,
-            rsp: self.need("ESP")?,
-            rip: self.need("EIP")?,
-            eflags: self.need("EFL")?,
-            ..UserRegisters::default()
-        })
+        let (Some(Ok(base)), Some(Ok(_limit)), Some(Ok(flags))) =
+            (words.next(), words.next(), words.next())
+        else {
+            return Err(MissingRegister(name));
+        };
+        let selector = u16::try_from(*selector).unwrap_or_default();
+        let (l, db) = (flags & FLAG_L != 0, flags & FLAG_D != 0);
+        Ok(Segment { base, selector, l, db, ..Segment::default() })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use unwind_guest::CodeKind;
+
     use super::*;
 
     const LONG: &str = "
@@ -231,32 +158,40 @@ EFER=0000000000000d01
 
     #[test]
     fn long_mode_has_all_registers() {
-        let vcpu = VcpuRegisters::parse(LONG).unwrap();
-        let r = vcpu.general;
-        assert_eq!([r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp], [1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!([r.r8, r.r9, r.r10, r.r11, r.r12, r.r13], [9, 10, 11, 12, 13, 14]);
-        assert_eq!([r.r14, r.r15, r.rip, r.rsp], [15, 16, 0xffff_ffff_8100_0011, 0x7ffe_0000_0008]);
-        assert_eq!((vcpu.mode, vcpu.is_user, vcpu.is_halted), (Mode::Long, false, true));
-        let ControlRegisters { cr0, cr3, cr4, efer, cpl } = vcpu.control;
-        assert_eq!(cpl, 0);
+        let vcpu = VcpuState::parse(LONG).unwrap();
+        let registers = vcpu.registers;
+        let sp = 0x7ffe_0000_0008;
+        assert_eq!(registers.general, [1, 4, 3, 2, 5, 6, 7, sp, 9, 10, 11, 12, 13, 14, 15, 16]);
+        assert_eq!((registers.rip, registers.rflags), (0xffff_ffff_8100_0011, 0x246));
+        assert_eq!((registers.cs.selector, registers.ss.selector), (0x10, 0x18));
+        assert_eq!((registers.code(), registers.cpl()), (CodeKind::X86_64, 0));
+        assert!(vcpu.is_halted);
+        let VcpuRegisters { cr0, cr3, cr4, efer, .. } = registers;
         assert_eq!([cr0, cr3, cr4, efer], [0x8005_0033, 0x01ea_4801, 0x0002_1ef0, 0xd01]);
     }
 
     #[test]
     fn compat_code_is_told_by_its_segment_and_has_bases() {
-        let vcpu = VcpuRegisters::parse(COMPAT).unwrap();
-        let mode = Mode::Protected { code_base: 0x1000, stack_base: 0x2000 };
-        assert_eq!((vcpu.mode, vcpu.is_user, vcpu.is_halted), (mode, true, false));
-        let r = vcpu.general;
-        assert_eq!([r.rip, r.rsp, r.rbp], [0x0804_9019, 0xffef_fe94, 0xffef_fea4]);
+        let vcpu = VcpuState::parse(COMPAT).unwrap();
+        let code = CodeKind::Ia32 { code_base: 0x1000, stack_base: 0x2000 };
+        assert_eq!((vcpu.registers.code(), vcpu.registers.is_user()), (code, true));
+        assert!(!vcpu.is_halted);
+        let (esp, ebp) = (0xffef_fe94, 0xffef_fea4);
+        let general = [1, 4, 3, 2, 5, 6, ebp, esp, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!((vcpu.registers.rip, vcpu.registers.general), (0x0804_9019, general));
     }
 
     #[test]
     fn sixteen_bit_code_is_told_apart() {
-        let mode = |text: String| VcpuRegisters::parse(&text).unwrap().mode;
-        assert_eq!(mode(COMPAT.replace("CR0=80010033", "CR0=60000010")), Mode::Sixteen, "real");
-        assert_eq!(mode(COMPAT.replace("EFL=00000212", "EFL=00020212")), Mode::Sixteen, "VM86");
-        assert_eq!(mode(COMPAT.replace("00cffb00", "008ffb00")), Mode::Sixteen, "segment");
+        let code = |text: String| VcpuState::parse(&text).unwrap().registers.code();
+        let long_off = COMPAT.replace("EFER=0000000000000d01", "EFER=0");
+        for text in [
+            COMPAT.replace("CR0=80010033", "CR0=60000010"),
+            long_off.replace("EFL=00000212", "EFL=00020212"),
+            COMPAT.replace("00cffb00", "008ffb00"),
+        ] {
+            assert_eq!(code(text), CodeKind::Sixteen);
+        }
     }
 
     #[test]
@@ -272,10 +207,10 @@ EFER=0000000000000d01
             let pattern = format!("{name:<3}=");
             assert!(text.contains(&pattern), "{name}");
             let without = text.replace(&pattern, "no=");
-            assert_eq!(VcpuRegisters::parse(&without), Err(MissingRegister(name)));
+            assert_eq!(VcpuState::parse(&without), Err(MissingRegister(name)));
         }
-        assert_eq!(VcpuRegisters::parse(""), Err(MissingRegister("CS")));
+        assert_eq!(VcpuState::parse(""), Err(MissingRegister("CS")));
         let cut = COMPAT.replace("00cffb00 DPL=3", "DPL=3");
-        assert_eq!(VcpuRegisters::parse(&cut), Err(MissingRegister("CS")));
+        assert_eq!(VcpuState::parse(&cut), Err(MissingRegister("CS")));
     }
 }

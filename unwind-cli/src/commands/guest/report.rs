@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use serde::Serialize;
-use unwind_core::Frame as WalkedFrame;
-use unwind_target::{Frame, StackEnd};
-use unwind_x86::paging::{AddressSpace, PagingMode};
+use unwind_guest::CodeKind;
+use unwind_guest::paging::PagingMode;
+use unwind_target::{FoundBy, Frame, StackEnd};
 
 use crate::commands::guest::files::GuestFiles;
-use crate::commands::guest::registers::{Mode, VcpuRegisters};
+use crate::commands::guest::registers::VcpuState;
+use crate::commands::guest::walk::{Part, VcpuStack};
 use crate::commands::stack::text::write_frames;
 
 /// Everything that one look at a guest found out.
@@ -38,6 +39,18 @@ pub(crate) struct VcpuReport {
     /// Innermost first.
     pub(crate) frames: Vec<Frame>,
     pub(crate) end: StackEnd,
+    /// The user code that has entered the kernel.
+    pub(crate) user: Option<UserReport>,
+}
+
+/// The stack of the user code that has entered a kernel.
+#[derive(Debug, Serialize)]
+pub(crate) struct UserReport {
+    /// `x86-64` or `ia32`.
+    pub(crate) arch: Option<&'static str>,
+    /// Innermost first.
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) end: StackEnd,
 }
 
 impl GuestReport {
@@ -46,10 +59,10 @@ impl GuestReport {
 
     pub(crate) fn new(
         vcpus: Vec<VcpuReport>,
-        warnings: &[String],
+        warnings: impl Iterator<Item = String>,
         troubles: &BTreeSet<String>,
     ) -> Self {
-        let warnings = warnings.iter().chain(troubles).cloned().collect();
+        let warnings = warnings.chain(troubles.iter().cloned()).collect();
         Self { schema: Self::SCHEMA, vcpus, warnings }
     }
 
@@ -68,6 +81,10 @@ impl GuestReport {
             let arch = vcpu.arch.unwrap_or("16-bit");
             writeln!(out, "vCPU {}, {privilege} {arch}, paging {paging}{halted}", vcpu.vcpu)?;
             write_frames(out, vcpu.arch, &vcpu.frames, &vcpu.end)?;
+            if let Some(user) = &vcpu.user {
+                writeln!(out, "entered from user {}", user.arch.unwrap_or("16-bit"))?;
+                write_frames(out, user.arch, &user.frames, &user.end)?;
+            }
         }
         Ok(())
     }
@@ -78,35 +95,64 @@ impl VcpuReport {
     /// goes to `troubles`.
     pub(crate) fn new(
         vcpu: u64,
-        registers: &VcpuRegisters,
-        (frames, end): (Vec<WalkedFrame>, StackEnd),
+        state: &VcpuState,
+        VcpuStack { part, user }: VcpuStack,
         files: &GuestFiles,
         troubles: &mut BTreeSet<String>,
     ) -> Self {
-        let is_wide = registers.mode == Mode::Long;
-        let named = frames.iter().map(|frame| {
-            let (report, trouble) = Frame::new(frame, |addr| files.find(is_wide, addr));
-            troubles.extend(trouble);
-            report
-        });
+        let registers = &state.registers;
+        let (arch, frames, end) = named(part, files, troubles);
         Self {
             vcpu,
-            arch: match registers.mode {
-                Mode::Long => Some("x86-64"),
-                Mode::Protected { .. } => Some("ia32"),
-                Mode::Sixteen => None,
-            },
-            privilege: if registers.is_user { "user" } else { "kernel" },
-            halted: registers.is_halted,
-            paging: match AddressSpace::from_registers(&registers.control).mode() {
+            arch,
+            privilege: if registers.is_user() { "user" } else { "kernel" },
+            halted: state.is_halted,
+            paging: match registers.address_space().mode() {
                 PagingMode::Off => "none",
                 PagingMode::TwoLevel => "2-level",
                 PagingMode::Pae => "pae",
                 PagingMode::FourLevel => "4-level",
                 PagingMode::FiveLevel => "5-level",
             },
-            frames: named.collect(),
+            frames,
             end,
+            user: user.map(|user| {
+                let (arch, frames, end) = named(user, files, troubles);
+                UserReport { arch, frames, end }
+            }),
         }
     }
+
+    /// Whether the stack is complete, with the user's part of it.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.ends().all(|end| end.complete)
+    }
+
+    /// The ends of its parts.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &StackEnd> {
+        [&self.end].into_iter().chain(self.user.as_ref().map(|user| &user.end))
+    }
+}
+
+/// The kind of code of a part, its frames with names, and its end.
+fn named(
+    part: Part,
+    files: &GuestFiles,
+    troubles: &mut BTreeSet<String>,
+) -> (Option<&'static str>, Vec<Frame>, StackEnd) {
+    let is_wide = part.code == CodeKind::X86_64;
+    let frames = part.frames.iter().map(|frame| {
+        let (mut report, trouble) = Frame::new(frame, |addr| files.find(is_wide, addr));
+        troubles.extend(trouble);
+        if part.is_by_orc && report.found_by == FoundBy::Sframe {
+            report.found_by = FoundBy::Orc;
+        }
+        report
+    });
+    let arch = match part.code {
+        CodeKind::X86_64 => Some("x86-64"),
+        CodeKind::Ia32 { .. } => Some("ia32"),
+        CodeKind::Sixteen => None,
+    };
+    (arch, frames.collect(), part.end)
 }

@@ -3,23 +3,43 @@
 use std::fmt;
 
 use unwind_core::{
-    Arch, CacheStats, Frame, ReturnAddresses, RowCache, RowSource, RowStore, VirtAddr, Walker,
+    Arch, CacheStats, End, Frame, ReturnAddresses, RowCache, RowSource, RowStore, Walker,
 };
+use unwind_guest::orc::{OrcRows, OrcTable};
+use unwind_guest::paging::{Access, PagedMemory};
+use unwind_guest::{AddressHalf, CodeKind, Entry, KernelRows as _, LinuxKernel, VcpuRegisters};
 use unwind_target::StackEnd;
 use unwind_target::rows::call_frame_source::CallFrameSource;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::rows::sframe_tables::{SframeTables, TableWarnings};
-use unwind_target::stack::walk::{ROWS, ia32_registers, x86_64_registers};
-use unwind_x86::paging::{AddressSpace, PagedMemory, PagingMode};
-use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, UnrecordedPushes, X86_64};
+use unwind_target::stack::walk::ROWS;
+use unwind_x86::{
+    Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, UnrecordedPushes, X86_64Regs,
+};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::ram::GuestRam;
-use crate::commands::guest::registers::{Mode, VcpuRegisters};
 
 /// How many pages are remembered while one stack is walked: more than the
 /// usual stack has.
 const PAGES: usize = 64;
+
+/// The stack of a vCPU.
+pub(crate) struct VcpuStack {
+    /// Of the code that it executes.
+    pub(crate) part: Part,
+    /// Of the user code that has entered the kernel, if the kernel runs and there is some.
+    pub(crate) user: Option<Part>,
+}
+
+/// The frames of one kind of code, and why there are no more.
+pub(crate) struct Part {
+    pub(crate) code: CodeKind,
+    /// Whether rows of tables are those of ORC.
+    pub(crate) is_by_orc: bool,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) end: StackEnd,
+}
 
 /// What is needed to walk any stack of one guest.
 pub(crate) struct GuestWalker<'f> {
@@ -30,7 +50,11 @@ pub(crate) struct GuestWalker<'f> {
     /// Of 64-bit code, which alone has tables. The tables are the same whatever address
     /// space a vCPU is in.
     rows: Box<RowCache<ROWS>>,
+    /// Of the kernel, by its ORC table.
+    kernel_rows: Box<RowCache<ROWS>>,
 }
+
+type GuestMemory<'r> = PagedMemory<&'r mut GuestRam, PAGES>;
 
 impl<'f> GuestWalker<'f> {
     pub(crate) fn new(
@@ -38,69 +62,139 @@ impl<'f> GuestWalker<'f> {
         frame_pointers: FramePointerRows,
         max_frames: u32,
     ) -> Self {
-        let (warnings, rows) = (TableWarnings::default(), Box::default());
-        Self { files, warnings, frame_pointers, max_frames, rows }
+        let (warnings, rows, kernel_rows) = Default::default();
+        Self { files, warnings, frame_pointers, max_frames, rows, kernel_rows }
     }
 
     /// How often a row was kept, and how often it was looked up.
     pub(crate) fn rows(&self) -> CacheStats {
-        self.rows.stats()
+        let (mut rows, kernel) = (self.rows.stats(), self.kernel_rows.stats());
+        rows.hits = rows.hits.saturating_add(kernel.hits);
+        rows.misses = rows.misses.saturating_add(kernel.misses);
+        rows.unkept = rows.unkept.saturating_add(kernel.unkept);
+        rows
     }
 
     /// Which tables could not be used so far, a line each.
-    pub(crate) fn warnings(&mut self) -> &[String] {
+    pub(crate) fn warnings(&mut self) -> impl Iterator<Item = String> {
         self.warnings.add(&self.files.wide);
         self.warnings.add(&self.files.narrow);
-        self.warnings.lines()
+        self.warnings.lines().iter().cloned().chain(self.files.warning())
     }
 
-    /// Walks the stack of the code that a vCPU executes, user code or kernel.
-    pub(crate) fn walk(
+    /// Walks the stack of the code that a vCPU executes, and if that is a kernel with an ORC table the
+    /// stack of the user code that has entered it.
+    pub(crate) fn walk(&mut self, vcpu: &VcpuRegisters, ram: &mut GuestRam) -> VcpuStack {
+        self.files.find_kernel(vcpu, ram);
+        let table = self.files.kernel_table().filter(|_| !vcpu.is_user());
+        let mut memory = GuestMemory::with_tlb(ram, vcpu.address_space());
+        match (vcpu.code(), table) {
+            (CodeKind::X86_64, Some(table)) => self.walk_kernel(vcpu, table, &mut memory),
+            (code, _) => {
+                let regs = (vcpu.x86_64_registers(), vcpu.ia32_registers());
+                let part = self.walk_code(vcpu, code, vcpu.is_user(), regs, &mut memory);
+                VcpuStack { part, user: None }
+            }
+        }
+    }
+
+    /// Walks a kernel's stack by its ORC table, then that of user code.
+    fn walk_kernel(
         &mut self,
         vcpu: &VcpuRegisters,
-        ram: &mut GuestRam,
-    ) -> (Vec<Frame>, StackEnd) {
-        let space = AddressSpace::from_registers(&vcpu.control);
-        let mut memory = PagedMemory::<_, PAGES>::with_tlb(ram, space);
-        match vcpu.mode {
-            Mode::Long => {
-                let arch = match space.mode() {
-                    PagingMode::FiveLevel => X86_64::FIVE_LEVEL,
-                    _ => X86_64::FOUR_LEVEL,
-                };
+        table: OrcTable<'_>,
+        memory: &mut GuestMemory<'_>,
+    ) -> VcpuStack {
+        let tables = [table];
+        let mut orc = OrcRows::new(&tables);
+        let walker = Walker::new(LinuxKernel::new(vcpu.x86_64()), &mut orc);
+        let walker = walker.cache(&mut self.kernel_rows).fallback(self.frame_pointers);
+        let walker = walker.max_frames(self.max_frames).return_addresses(AddressHalf::Kernel);
+        let (frames, mut end, is_end) = collect(walker, vcpu.x86_64_registers(), memory);
+        let user = match orc.entry() {
+            _ if !is_end => None,
+            Entry::KernelThread => None,
+            Entry::Unknown => {
+                lose_user(&mut end, "has not saved the registers of user code yet");
+                None
+            }
+            Entry::User(saved) => match saved.read(memory) {
+                Ok(interrupted) => match interrupted.code() {
+                    Some(code) => {
+                        let space = memory.space().access(Access::User);
+                        memory.switch(space);
+                        let regs = (interrupted.x86_64, interrupted.ia32);
+                        Some(self.walk_code(vcpu, code, true, regs, memory))
+                    }
+                    None => {
+                        lose_user(&mut end, "was entered from a segment that is not Linux's");
+                        None
+                    }
+                },
+                Err(error) => {
+                    lose_user(&mut end, &format!("has saved registers: {error}"));
+                    None
+                }
+            },
+        };
+        let code = CodeKind::X86_64;
+        VcpuStack { part: Part { code, is_by_orc: true, frames, end }, user }
+    }
+
+    /// Walks the stack of code that has no ORC table.
+    fn walk_code(
+        &mut self,
+        vcpu: &VcpuRegisters,
+        code: CodeKind,
+        is_user: bool,
+        (wide, narrow): (X86_64Regs, Ia32Regs),
+        memory: &mut GuestMemory<'_>,
+    ) -> Part {
+        let (frames, end) = match code {
+            CodeKind::X86_64 => {
+                let arch = vcpu.x86_64();
                 // Interrupts write to a kernel's stack below the stack pointer.
-                let arch = if vcpu.is_user { arch } else { arch.without_red_zone() };
+                let arch = if is_user { arch } else { arch.without_red_zone() };
                 let tables = SframeTables::new(&self.files.wide);
                 let tables = tables.or(CallFrameSource::new(&self.files.wide));
                 let source = tables.or(SignalTrampolines).or(InstructionAnalysis);
                 let walker = Walker::new(arch, source).cache(&mut self.rows);
                 let walker = walker.fallback(self.frame_pointers).max_frames(self.max_frames);
-                let walker = walker.return_addresses(Half { is_user: vcpu.is_user });
-                collect(walker, x86_64_registers(&vcpu.general), &mut memory)
+                let half = if is_user { AddressHalf::User } else { AddressHalf::Kernel };
+                let (frames, end, _) = collect(walker.return_addresses(half), wide, memory);
+                (frames, end)
             }
-            Mode::Protected { code_base, stack_base } => {
+            CodeKind::Ia32 { code_base, stack_base } => {
                 let arch = Ia32::with_bases(code_base, stack_base);
                 let source = CallFrameSource::new(&self.files.narrow);
                 let source = RowSource::<Ia32>::or(source, SignalTrampolines);
                 let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
                 let source = UnrecordedPushes::new(source);
                 let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-                let walker = walker.max_frames(self.max_frames);
-                collect(walker, ia32_registers(&vcpu.general), &mut memory)
+                let (frames, end, _) = collect(walker.max_frames(self.max_frames), narrow, memory);
+                (frames, end)
             }
-            Mode::Sixteen => {
+            CodeKind::Sixteen => {
                 let text = "16-bit code, whose stacks are not walked".into();
                 (Vec::new(), StackEnd::not_walkable(text))
             }
-        }
+        };
+        Part { code, is_by_orc: false, frames, end }
     }
 }
 
+/// Says that the user code is not known, of a kernel's stack that has come to its end.
+fn lose_user(end: &mut StackEnd, why: &str) {
+    end.complete = false;
+    end.text = format!("{}, but the kernel {why}", end.text);
+}
+
+/// The frames, why there are no more, and whether the outermost one is the last by its row.
 fn collect<A, S, F, T, C>(
     mut walker: Walker<A, S, F, T, C>,
     regs: A::Regs,
-    memory: &mut PagedMemory<&mut GuestRam, PAGES>,
-) -> (Vec<Frame>, StackEnd)
+    memory: &mut GuestMemory<'_>,
+) -> (Vec<Frame>, StackEnd, bool)
 where
     A: Arch,
     S: RowSource<A>,
@@ -113,6 +207,7 @@ where
     let mut walked = walker.frames(regs, &mut *memory);
     let frames: Vec<_> = walked.by_ref().collect();
     let end = walked.end();
+    let is_end = matches!(end, Some(End::Outermost));
     let mut end = end.map_or_else(
         || StackEnd::not_walkable("no frames".into()),
         |end| StackEnd::new(&end, &frames),
@@ -124,16 +219,5 @@ where
     {
         end.text = format!("{}: {fault}", end.text);
     }
-    (frames, end)
-}
-
-/// The half of the 64-bit address space that the code of a stack is in.
-struct Half {
-    is_user: bool,
-}
-
-impl ReturnAddresses for Half {
-    fn is_code(&mut self, call: VirtAddr) -> bool {
-        (call.get() >> 63 == 0) == self.is_user
-    }
+    (frames, end, is_end)
 }

@@ -107,7 +107,9 @@ pub(crate) fn write_frame(
 const fn style(frame: &Frame) -> Style {
     match frame.found_by {
         _ if frame.after_failure || frame.fp_assumed => LESS_SURE,
-        FoundBy::Registers | FoundBy::Sframe | FoundBy::Cfi | FoundBy::Signal => SURE,
+        FoundBy::Registers | FoundBy::Sframe | FoundBy::Orc | FoundBy::Cfi | FoundBy::Signal => {
+            SURE
+        }
         _ => LESS_SURE,
     }
 }

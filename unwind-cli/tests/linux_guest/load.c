@@ -1,0 +1,95 @@
+/* The first program of a guest: chains of functions that are known, without frame pointers, in user
+ * code, system calls, page faults and new processes, on two CPUs. Prints READY when it begins. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define APART __attribute__((noinline))
+/* No call is the last thing that a function does. */
+#define STAY __asm__("")
+
+static volatile unsigned long sum;
+static int zero;
+static char buffer[65536];
+
+APART static void leaf_user(void)
+{
+	for (int i = 0; i < 200000; i++)
+		sum += i;
+	STAY;
+}
+
+APART static void leaf_read(void)
+{
+	for (int i = 0; i < 40; i++)
+		if (read(zero, buffer, sizeof buffer) < 0)
+			_exit(1);
+	STAY;
+}
+
+APART static void leaf_fault(void)
+{
+	char *pages = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	for (int i = 0; i < 1 << 20; i += 4096)
+		pages[i] = 1;
+	munmap(pages, 1 << 20);
+	STAY;
+}
+
+APART static void leaf_fork(void)
+{
+	int child = vfork();
+	if (!child)
+		_exit(0);
+	waitpid(child, 0, 0);
+	STAY;
+}
+
+APART static void leaf_stat(void)
+{
+	struct stat file;
+	for (int i = 0; i < 100; i++)
+		stat("/init", &file);
+	STAY;
+}
+
+APART static void mid(int which)
+{
+	switch (which) {
+	case 0: leaf_user(); break;
+	case 1: leaf_read(); break;
+	case 2: leaf_fault(); break;
+	case 3: leaf_fork(); break;
+	default: leaf_stat();
+	}
+	STAY;
+}
+
+APART static void outer(int which)
+{
+	mid(which);
+	STAY;
+}
+
+APART static void work(void)
+{
+	for (unsigned n = 0;; n++)
+		outer(n % 5);
+}
+
+int main(void)
+{
+	mkdir("/dev", 0755);
+	mount("devtmpfs", "/dev", "devtmpfs", 0, 0);
+	zero = open("/dev/zero", O_RDONLY);
+	if (!fork())
+		work();
+	puts("READY");
+	fflush(stdout);
+	work();
+}
