@@ -10,6 +10,7 @@ mod cfi_lookup;
 mod compact_build;
 mod compact_table;
 mod deferred;
+mod guest_orc;
 mod input;
 mod instruction_analysis;
 mod lbr_stitch;
@@ -65,6 +66,7 @@ test_support::fuzz_targets! {
     instruction_analysis,
     proven_frames,
     paging,
+    guest_orc,
     segments,
     perf_records,
     merge,
