@@ -461,14 +461,14 @@ struct unwind_module {
   uint32_t table_len;
   // One of enum unwind_format.
   uint32_t format;
-  // NULL: the table is read in the target's memory when a walk needs it. Otherwise the host
-  // holds a copy of it, or of the part of the file with `.eh_frame_hdr` and `.eh_frame`. They are
-  // not copied: they stay and do not change until the module is removed and each walk that began
-  // before that has ended.
+  // NULL: the table is read in the target's memory when a walk needs it. Otherwise the host has
+  // the bytes of the table here, or those of the part of the file with `.eh_frame_hdr` and `.eh_frame`.
+  // The library uses them where they are: they stay and do not change until the module is removed and
+  // each walk that began before that has ended.
   const void *held;
-  // The address in the target that the held bytes are of: at most 16 MiB below `table`.
+  // Where the target would have the first of them: `table`, or less than 16 MiB below it.
   uint64_t held_addr;
-  // How many bytes are held: less than 1 GiB.
+  // How many there are: less than 1 GiB.
   uint32_t held_len;
 };
 

@@ -75,14 +75,14 @@ pub struct unwind_module {
     pub table_len: u32,
     /// One of enum unwind_format.
     pub format: u32,
-    /// NULL: the table is read in the target's memory when a walk needs it. Otherwise the host
-    /// holds a copy of it, or of the part of the file with `.eh_frame_hdr` and `.eh_frame`. They are
-    /// not copied: they stay and do not change until the module is removed and each walk that began
-    /// before that has ended.
+    /// NULL: the table is read in the target's memory when a walk needs it. Otherwise the host has
+    /// the bytes of the table here, or those of the part of the file with `.eh_frame_hdr` and `.eh_frame`.
+    /// The library uses them where they are: they stay and do not change until the module is removed and
+    /// each walk that began before that has ended.
     pub held: *const c_void,
-    /// The address in the target that the held bytes are of: at most 16 MiB below `table`.
+    /// Where the target would have the first of them: `table`, or less than 16 MiB below it.
     pub held_addr: u64,
-    /// How many bytes are held: less than 1 GiB.
+    /// How many there are: less than 1 GiB.
     pub held_len: u32,
 }
 
