@@ -16,23 +16,20 @@ pub(crate) const ROWS: usize = 128;
 
 /// Rows, and what they are of: the number of a space, and the lowest bit for 32-bit code.
 #[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Rows {
-    /// Nonzero while a walk has them.
-    in_use: u64,
-    of: u64,
-    cache: RowCache<ROWS>,
+pub(crate) struct Rows<'w> {
+    pub(crate) of: &'w mut u64,
+    pub(crate) cache: &'w mut RowCache<ROWS>,
 }
 
-impl Rows {
+impl<'w> Rows<'w> {
     /// The cache, without rows of another space, or of the other kind of code.
-    fn of(&mut self, space: Option<AnySpace<'_>>, is_32: bool) -> &mut RowCache<ROWS> {
+    fn cache_of(self, space: Option<AnySpace<'_>>, is_32: bool) -> &'w mut RowCache<ROWS> {
         let of = space.map_or(0, AnySpace::serial) << 1 | u64::from(is_32);
-        if self.of != of {
+        if *self.of != of {
             self.cache.clear();
-            self.of = of;
+            *self.of = of;
         }
-        &mut self.cache
+        self.cache
     }
 }
 
@@ -49,7 +46,7 @@ pub(crate) struct Walk<'w> {
     pub(crate) regs: &'w unwind_registers,
     pub(crate) mode: unwind_mode,
     pub(crate) space: Option<AnySpace<'w>>,
-    pub(crate) rows: Option<&'w mut Rows>,
+    pub(crate) rows: Option<Rows<'w>>,
     pub(crate) scratch: &'w mut Scratch,
     pub(crate) context: Context,
     pub(crate) stack_end: u64,
@@ -83,7 +80,7 @@ impl Walk<'_> {
         let rows_of = RowSource::<X86_64>::or(tables, SignalTrampolines);
         let rows_of = RowSource::<X86_64>::or(rows_of, InstructionAnalysis);
         let mut walker = Walker::new(arch, rows_of)
-            .cache_if_any(rows.map(|rows| rows.of(space, false)))
+            .cache_if_any(rows.map(|rows| rows.cache_of(space, false)))
             .fallback(FramePointers)
             .max_frames(u32::try_from(trace.capacity()).unwrap_or(u32::MAX));
         if stack_end != 0 {
@@ -105,7 +102,7 @@ impl Walk<'_> {
         let rows_of = RowSource::<Ia32>::or(tables, SignalTrampolines);
         let rows_of = RowSource::<Ia32>::or(rows_of, InstructionAnalysis);
         let mut walker = Walker::new(arch, rows_of)
-            .cache_if_any(rows.map(|rows| rows.of(space, true)))
+            .cache_if_any(rows.map(|rows| rows.cache_of(space, true)))
             .fallback(FramePointers)
             .max_frames(u32::try_from(trace.capacity()).unwrap_or(u32::MAX));
         if stack_end != 0 {

@@ -1,18 +1,18 @@
 //! Memory that the host lends to one call at a time.
 
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use sframe::RemoteBuffer;
 use unwind_cfi::CfiScratch;
-use unwind_core::PackedFrame;
 use unwind_core::deferred::UnwindCache;
+use unwind_core::{PackedFrame, RowCache};
 use unwind_x86::X86_64Regs;
 
 use super::check;
 use crate::numbers::unwind_error;
 use crate::types::unwind_trace;
-use crate::walk::{Rows, Scratch};
+use crate::walk::{ROWS, Rows, Scratch};
 
 /// The mark of memory that a call has. It finds a call that has interrupted that one on its CPU, or is made in
 /// it. Calls on two CPUs with the same memory are a mistake of the host that nobody sees.
@@ -34,12 +34,15 @@ impl<'a> Lent<'a> {
             return Err(unwind_error::InUse);
         }
         word.store(1, Ordering::Relaxed);
+        // What interrupts the use on this CPU sees the mark.
+        compiler_fence(Ordering::SeqCst);
         Ok(Self(word))
     }
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
         self.0.store(0, Ordering::Relaxed);
     }
 }
@@ -114,17 +117,28 @@ unsafe fn make<T>(place: *mut T, value: T) {
     unsafe { place.write(value) };
 }
 
+/// Rows as C keeps them.
+#[repr(C)]
+pub(super) struct RowsBlock {
+    in_use: u64,
+    of: u64,
+    cache: RowCache<ROWS>,
+}
+
 /// Takes rows, of which all zeroes are empty ones.
 ///
 /// # Safety
 ///
 /// As [`scratch`].
-pub(super) unsafe fn rows<'a>(rows: *mut Rows) -> Result<(Lent<'a>, &'a mut Rows), unwind_error> {
-    check(rows)?;
-    // SAFETY: the first word is the mark.
-    let lent = unsafe { Lent::take(rows.cast()) }?;
-    // SAFETY: rows are lent to this call, and their mark is used as an atomic by nobody before it ends.
-    Ok((lent, unsafe { &mut *rows }))
+pub(super) unsafe fn rows<'a>(block: *mut RowsBlock) -> Result<(Lent<'a>, Rows<'a>), unwind_error> {
+    check(block)?;
+    // SAFETY: there is a block, and its first word is the mark.
+    let lent = unsafe { Lent::take(block.cast()) }?;
+    // SAFETY: within the block, which is lent to this call.
+    let of = unsafe { &mut (*block).of };
+    // SAFETY: likewise.
+    let cache = unsafe { &mut (*block).cache };
+    Ok((lent, Rows { of, cache }))
 }
 
 /// The memory of a trace: a head, the cache of one kernel entry, and room for what C sees of its stack.

@@ -5,7 +5,7 @@ use core::ptr;
 use unwind_core::{End, TableError as _, Trace};
 
 use super::hooks::Context;
-use super::lent::{self, Lent, ScratchBlock, TraceBlock};
+use super::lent::{self, Lent, RowsBlock, ScratchBlock, TraceBlock};
 use super::spaces::any_space;
 use super::{number, put, shared};
 use crate::numbers::{unwind_error, unwind_mode};
@@ -15,8 +15,8 @@ use crate::walk::{Rows, Walk};
 const _: () = {
     assert!(size_of::<ScratchBlock>() <= size_of::<unwind_scratch>(), "the documented size");
     assert!(align_of::<ScratchBlock>() <= align_of::<unwind_scratch>(), "aligned alike");
-    assert!(size_of::<Rows>() == size_of::<unwind_rows>(), "the documented size");
-    assert!(align_of::<Rows>() == align_of::<unwind_rows>(), "aligned alike");
+    assert!(size_of::<RowsBlock>() == size_of::<unwind_rows>(), "the documented size");
+    assert!(align_of::<RowsBlock>() == align_of::<unwind_rows>(), "aligned alike");
 };
 
 /// Makes a trace in `bytes` bytes of memory: of as many frames as there is room for, a multiple of eight.
@@ -90,7 +90,7 @@ pub(super) unsafe fn into(walk: &unwind_walk, trace: &mut Trace) -> Result<(), u
         // SAFETY: likewise.
         rows => Some(unsafe { lent::rows(rows.cast()) }?),
     };
-    let (_rows, rows): (Option<Lent<'_>>, Option<&mut Rows>) = rows.unzip();
+    let (_rows, rows): (Option<Lent<'_>>, Option<Rows<'_>>) = rows.unzip();
     let (context, stack_end, flags) = (Context::new(walk.context), walk.stack_end, walk.flags);
     let regs = &walk.regs;
     Walk { regs, mode, space, rows, scratch, context, stack_end, flags }.trace(trace);
