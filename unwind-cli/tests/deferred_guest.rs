@@ -5,11 +5,12 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
+#[path = "support/archive.rs"]
+mod archive;
 mod support;
 
 use std::env;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -17,52 +18,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use test_support::{skip, tool};
 
-/// What a guest begins with, in the layout that the kernel unpacks.
-#[derive(Default)]
-struct Archive {
-    bytes: Vec<u8>,
-    count: u32,
-}
-
-impl Archive {
-    fn add(&mut self, name: &str, mode: u32, contents: &[u8]) {
-        self.count += 1;
-        let name_len = name.len() + 1;
-        let fields = [self.count, mode, 0, 0, 1, 0, u32::try_from(contents.len()).unwrap()];
-        let rest = [0, 0, 0, 0, u32::try_from(name_len).unwrap(), 0];
-        self.bytes.extend(b"070701");
-        for field in fields.into_iter().chain(rest) {
-            write!(self.bytes, "{field:08x}").unwrap();
-        }
-        self.bytes.extend(name.as_bytes());
-        self.bytes.push(0);
-        self.pad();
-        self.bytes.extend(contents);
-        self.pad();
-    }
-
-    fn pad(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-    }
-
-    /// Adds a file under its own path, with the folders above it.
-    fn add_file(&mut self, path: &Path) {
-        let name = path.to_str().unwrap().trim_start_matches('/');
-        for (at, _) in name.match_indices('/') {
-            self.add(&name[..at], 0o040_755, &[]);
-        }
-        self.add_program(name, path);
-    }
-
-    fn add_program(&mut self, name: &str, path: &Path) {
-        self.add(name, 0o100_755, &fs::read(path).unwrap());
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        self.add("TRAILER!!!", 0, &[]);
-        self.bytes
-    }
-}
+use archive::Archive;
 
 /// The shared objects that a program is loaded with, its loader among them.
 fn libraries(program: &Path) -> Vec<PathBuf> {

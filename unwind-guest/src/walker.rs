@@ -1,6 +1,6 @@
 //! The walk of a vCPU's stack.
 
-use unwind_core::{CacheStats, RowCache, RowSource, Walker};
+use unwind_core::{CacheStats, End, RowCache, RowSource, Walker};
 use unwind_x86::paging::{Access, PagedMemory, PhysicalMemory};
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, X86_64, X86_64Regs};
 
@@ -152,8 +152,8 @@ where
     }
 }
 
-/// Whether the kernel's part has come to its outermost frame: only then the source has told it of this
-/// walk.
+/// Whether the kernel's part has come to its outermost frame by its row: only then what the source has told last is
+/// of that frame. A walk that has met a zero asks of others, too.
 fn ends<const N: usize>(kernel: &Part<N>) -> bool {
-    kernel.trace.end().is_some_and(|end| end.is_outermost())
+    kernel.trace.end() == Some(End::Outermost)
 }

@@ -134,6 +134,18 @@ fn a_thread_of_the_kernel_has_no_user_part() {
 }
 
 #[test]
+fn what_is_beside_a_zero_is_no_entry_of_the_kernel() {
+    let mut guest = Guest::new(PagingMode::FourLevel);
+    let orc = Orc::new(&[call(8), END, UNDEFINED]);
+    // The word beside the zero is in code that ends a stack, but not after a call.
+    guest.map(KERNEL + 0x1000, false);
+    guest.write(TASK_STACK, &[0, KERNEL + 0x1010]);
+    let stack = walk(&guest, &orc, &guest.vcpu(0, (KERNEL, TASK_STACK, 0)));
+    assert_eq!(stack.kernel().unwrap().end(), Some(End::ZeroReturnAddress));
+    assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::Unknown, false));
+}
+
+#[test]
 fn a_vcpu_reads_what_it_may_read() {
     let mut guest = Guest::new(PagingMode::FourLevel);
     // Under KPTI user code has a table of its own, with its pages and the kernel's entry.

@@ -48,8 +48,8 @@ impl OrcLayout {
     }
 
     /// The one layout in which all of these entries are such as Linux's tools make, for tables without a
-    /// header; `None` if there is none, or more than one. Entries of the kernel's entry code have to be among
-    /// them, which begins the table. No more than 65,536 are looked at.
+    /// header; `None` if there is none, or more than one: those before Linux 6.4 differ in code that saves registers
+    /// alone, so that of the kernel's entry has to be among them. No more than 65,536 are looked at.
     #[must_use]
     pub fn detect(entries: impl IntoIterator<Item = [u8; Self::ENTRY_SIZE]>) -> Option<Self> {
         const ALL: [OrcLayout; 4] =
@@ -60,7 +60,7 @@ impl OrcLayout {
                 fit.look_at(bytes);
             }
         }
-        let mut left = fits.into_iter().filter(|fit| fit.is_possible && fit.has_registers);
+        let mut left = fits.into_iter().filter(|fit| fit.is_possible);
         match (left.next(), left.next()) {
             (Some(only), None) => Some(only.layout),
             _ => None,
@@ -72,13 +72,11 @@ impl OrcLayout {
 struct Fit {
     layout: OrcLayout,
     is_possible: bool,
-    /// Whether code that saves registers was among them, by which the layouts differ.
-    has_registers: bool,
 }
 
 impl Fit {
     const fn new(layout: OrcLayout) -> Self {
-        Self { layout, is_possible: true, has_registers: false }
+        Self { layout, is_possible: true }
     }
 
     fn look_at(&mut self, bytes: [u8; OrcLayout::ENTRY_SIZE]) {
@@ -91,7 +89,6 @@ impl Fit {
         };
         let is_no_end = rest & end == 0 || entry.kind == OrcKind::EndOfStack;
         self.is_possible &= rest & unused == 0 && is_no_end && entry.is_usual(self.layout);
-        self.has_registers |= entry.kind == OrcKind::Registers;
     }
 }
 
@@ -306,7 +303,9 @@ mod tests {
             (&[[8, 0, 0, 0, 3, 2], [0, 0, 0, 0, 3, 11]], Some(OrcLayout::Linux7_2)),
             (&[[8, 0, 0, 0, 5, 0], [0, 0, 0, 0, 5, 1]], Some(OrcLayout::Linux4_14)),
             (&[[8, 0, 0, 0, 5, 0], [0, 0, 0, 0, 5, 5]], Some(OrcLayout::Linux6_3)),
+            (&[[8, 0, 0, 0, 5, 2], [0, 0, 0, 0, 6, 2]], Some(OrcLayout::Linux6_4)),
             (&[[8, 0, 0, 0, 5, 2], [0; 6]], None),
+            (&[[8, 0, 0, 0, 5, 0], [0; 6]], None),
             (&[[0; 6]; 3], None),
             (&[[0, 0, 0, 0, 5, 11], [8, 0, 0, 0, 0xf5, 2]], None),
             (&[], None),

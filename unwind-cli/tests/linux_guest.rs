@@ -1,0 +1,126 @@
+//! `unwind guest` before a stock Linux kernel that QEMU emulates, with user code that keeps no frame pointers.
+//!
+//! `UNWIND_LINUX_KERNEL=$(.ci/debian-kernel) cargo test -p unwind-cli --test linux_guest`
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+#[path = "support/archive.rs"]
+mod archive;
+mod support;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use test_support::tool;
+
+use archive::Archive;
+
+/// How often the guest is looked at.
+const SAMPLES: u32 = 40;
+
+/// A guest that runs, until this is dropped.
+struct Guest {
+    qemu: Child,
+    directory: PathBuf,
+    kernel: PathBuf,
+    program: PathBuf,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+impl Guest {
+    /// Boots the kernel; `None` where there is none to boot.
+    fn boot() -> Option<Self> {
+        let Some(kernel) = env::var_os("UNWIND_LINUX_KERNEL") else {
+            eprintln!("skipped: UNWIND_LINUX_KERNEL names no kernel: .ci/debian-kernel gets one");
+            return None;
+        };
+        let qemu = tool("qemu-system-x86_64")?;
+        let flags = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-static"];
+        let program = support::compile("linux_guest_load", "../linux_guest/load.c", &flags)?;
+        let directory = support::scratch("linux_guest");
+        let mut archive = Archive::default();
+        archive.add_program("init", &program);
+        fs::write(directory.join("initrd"), archive.finish()).unwrap();
+        let file = |name: &str| directory.join(name).display().to_string();
+        let mut command = Command::new(qemu);
+        command.args(["-machine", "q35,memory-backend=ram", "-accel", "tcg", "-cpu", "max"]);
+        let ram = format!("memory-backend-file,id=ram,size=256M,mem-path={},share=on", file("ram"));
+        command.args(["-m", "256M", "-smp", "2", "-object", &ram]);
+        command.args(["-display", "none", "-nodefaults", "-no-reboot"]);
+        command.args(["-append", "console=ttyS0 panic=-1 no_timer_check pti=on"]);
+        command.arg("-kernel").arg(&kernel).args(["-initrd", &file("initrd")]);
+        command.args(["-serial", &format!("file:{}", file("console"))]);
+        command.args(["-qmp", &format!("unix:{},server=on,wait=off", file("qmp"))]);
+        let qemu = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let guest = Self { qemu, directory, kernel: kernel.into(), program };
+        let begun = Instant::now();
+        while !guest.console().contains("READY") {
+            assert!(begun.elapsed() < Duration::from_secs(300), "{}", guest.console());
+            sleep(Duration::from_millis(100));
+        }
+        Some(guest)
+    }
+
+    fn console(&self) -> String {
+        let bytes = fs::read(self.directory.join("console")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Stacks, outermost frame first, each with how often it was seen.
+    fn profile(&self) -> Vec<(Vec<String>, u32)> {
+        let path = |path: &Path| path.to_str().unwrap().to_owned();
+        let (qmp, ram) = (self.directory.join("qmp"), self.directory.join("ram"));
+        let mut arguments: Vec<String> =
+            ["guest", "--hz", "5", "--sample"].map(String::from).into();
+        arguments.push(SAMPLES.to_string());
+        let files = [&qmp, &ram, &self.kernel, &self.program];
+        for (option, file) in ["--qmp", "--mem", "--symbols", "--symbols"].into_iter().zip(files) {
+            arguments.extend([option.to_owned(), path(file)]);
+        }
+        let output = support::run(arguments);
+        let folded = String::from_utf8(output.stdout).unwrap();
+        let stacks = folded.lines().map(|line| {
+            let (stack, count) = line.rsplit_once(' ').unwrap();
+            (stack.split(';').map(str::to_owned).collect(), count.parse().unwrap())
+        });
+        stacks.collect()
+    }
+}
+
+#[test]
+fn a_stock_kernels_stack_leads_to_the_user_code_that_has_entered_it() {
+    const CHAIN: [&str; 5] = ["_start", "main", "work", "outer", "mid"];
+    let Some(guest) = Guest::boot() else { return };
+    let (mut stacks, mut entered, mut complete) = (0, 0, 0);
+    for (stack, count) in guest.profile() {
+        stacks += count;
+        if stack[1] == "[incomplete]" {
+            continue;
+        }
+        complete += count;
+        let frames = stack.iter().map(String::as_str);
+        if stack[0] == "[user]" {
+            let is_kernel = stack.iter().any(|frame| frame == "[kernel]");
+            entered += if is_kernel { count } else { 0 };
+            let user = frames.take_while(|frame| *frame != "[kernel]");
+            let known: Vec<_> = user.filter(|frame| CHAIN.contains(frame)).collect();
+            // Each of them may be where the program is.
+            assert!(CHAIN.starts_with(&known) && known.len() > 1, "{stack:?}");
+        }
+    }
+    assert_eq!(stacks, 2 * SAMPLES);
+    // The others are at the kernel's entry, which has saved no registers there, where an emulator
+    // stops often.
+    assert!(entered > SAMPLES / 2, "{entered} of {stacks}");
+    assert!(complete * 3 > stacks * 2, "{complete} of {stacks}");
+}
