@@ -16,7 +16,7 @@ use unwind_core::{End, Origin, ReadError, StepError, Trace, VirtAddr};
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::paging::{Fault, PagingMode};
 use unwind_guest::{
-    CodeKind, GuestStack, GuestWalker, KernelFramePointers, UserCode, VcpuRegisters,
+    CodeKind, GuestStack, GuestWalker, KernelFramePointers, Segment, UserCode, VcpuRegisters,
 };
 
 fn pcs(trace: Option<&Trace>) -> Vec<u64> {
@@ -227,6 +227,40 @@ fn sixteen_bit_code_is_told_and_not_walked() {
         let stack = walk(&guest, &orc, &vcpu);
         assert!(stack.kernel().is_none() && stack.user().is_none() && !stack.is_complete());
     }
+}
+
+#[test]
+fn a_32_bit_kernel_is_walked_by_the_rows_of_32_bit_code() {
+    let mut guest = Guest::new(PagingMode::FourLevel);
+    let low = 0x10_0000;
+    guest.map(low, false);
+    guest.write(low + 0x80, &[0xc100_1010_u64 << 32, 0]);
+    let vcpu = guest.vcpu(0, (0xc100_0000, low + 0x80, 0));
+    let vcpu = VcpuRegisters { cs: Segment { l: false, db: true, ..vcpu.cs }, ..vcpu };
+    let stack = walk(&guest, &Orc::new(&[]), &vcpu);
+    assert_eq!(pcs(stack.kernel()), [0xc100_0000, 0xc100_1010]);
+    assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::Unknown, false));
+}
+
+#[test]
+fn registers_are_those_that_kvm_gives() {
+    use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs};
+    let regs =
+        kvm_regs { rax: 1, rdx: 2, rcx: 3, rbx: 4, r15: 16, rip: 0x99, ..Default::default() };
+    let cs = kvm_segment { selector: 0x33, l: 1, dpl: 3, ..Default::default() };
+    let ss = kvm_segment { selector: 0x2b, db: 1, dpl: 3, base: 7, ..Default::default() };
+    let (cr0, cr3, cr4, efer) = (0x8005_0033, 0x2005, 0x2_06b0, 0xd01);
+    let sregs = kvm_sregs { cs, ss, cr0, cr3, cr4, efer, ..Default::default() };
+    let vcpu = VcpuRegisters::from_kvm(&regs, &sregs);
+    assert_eq!(vcpu.general, [1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16]);
+    assert_eq!((vcpu.rip, vcpu.cs.selector, vcpu.ss.base), (0x99, 0x33, 7));
+    assert_eq!((vcpu.code(), vcpu.is_user()), (CodeKind::X86_64, true));
+    let space = vcpu.address_space();
+    assert_eq!((space.root().get(), space.pcid()), (0x2000, Some(5)));
+    let (own, other) = vcpu.kernel_address_spaces();
+    assert_eq!((own.root().get(), other), (0x2000, None));
+    let (own, other) = VcpuRegisters { cr3: 0x3005, ..vcpu }.kernel_address_spaces();
+    assert_eq!((own.root().get(), other.map(|other| other.root().get())), (0x3000, Some(0x2000)));
 }
 
 #[test]
