@@ -8,7 +8,7 @@
 #include "modules.h"
 
 // The registers that the kernel has saved for a signal handler, above the stack pointer.
-static __always_inline int leave_handler(const int may_sleep, struct walk *w)
+static __always_inline int leave_handler(struct walk *w)
 {
 	struct {
 		u64 bp, bx, dx, ax, cx, sp, ip;
@@ -16,7 +16,7 @@ static __always_inline int leave_handler(const int may_sleep, struct walk *w)
 
 	if (w->word == 4)
 		return END_RULE;
-	if (read(may_sleep, &saved, sizeof(saved), w->sp + 120))
+	if (read(w, &saved, sizeof(saved), w->sp + 120))
 		return END_MEMORY;
 	w->sp = saved.sp;
 	w->pc = saved.ip;
@@ -26,11 +26,94 @@ static __always_inline int leave_handler(const int may_sleep, struct walk *w)
 	return w->pc ? 0 : END_ZERO;
 }
 
-// Finds the rule of the walk's frame, and its CFA, or where that is in memory.
-__noinline int find_frame(struct walk *w, struct kept_rules *kept, int may_look)
+// Finds the CFA of the walk's frame, by its rule.
+static __always_inline int find_cfa(struct walk *w)
+{
+	u32 base = w->rule.kinds >> 8 & 0xff;
+
+	if ((w->rule.kinds >> 40 & RULE_IS_UNSURE) || base < CFA_SP || base >= CFA_REGISTER)
+		return END_RULE;
+	if (base == CFA_FP || base == CFA_AT_FP) {
+		if (!w->has_fp)
+			return END_RULE;
+		if (w->fp < w->sp)
+			return END_CFA;
+		w->cfa = w->fp;
+	} else {
+		w->cfa = w->sp;
+	}
+	w->cfa += (s32)low(w->rule.cfa);
+	if (base == CFA_AT_SP || base == CFA_AT_FP) {
+		w->words.first = 0;
+		if (read(w, &w->words, w->word & 8 ? 8 : 4, w->cfa))
+			return END_MEMORY;
+		w->cfa = w->words.first + (s32)high(w->rule.cfa);
+	}
+	barrier();
+	if ((w->cfa <= w->sp && !(w->rule.kinds >> 40 & RULE_IS_SIGNAL)) || w->cfa & (w->word - 1))
+		return END_CFA;
+	return 0;
+}
+
+// Where the value of a register is in memory; 0 if it is not there.
+static __always_inline u64 place_of(struct walk *w, u32 way, s64 offset)
+{
+	if (way == AT_CFA)
+		return w->cfa + offset;
+	if (way == AT_SP)
+		return w->sp + offset;
+	return way == AT_FP && w->has_fp ? w->fp + offset : 0;
+}
+
+// Finds where the registers of the caller are.
+static __always_inline int find_caller(struct walk *w)
+{
+	u32 way = w->rule.kinds >> 16 & 0xff;
+	u64 fp;
+
+	w->from = place_of(w, w->rule.kinds >> 24 & 0xff, (s32)high(w->rule.offsets));
+	w->fp_from = 0;
+	w->len = w->word;
+	if (way != FP_SAME && way != FP_UNDEFINED) {
+		fp = place_of(w, way, (s32)low(w->rule.offsets));
+		if (!fp)
+			return END_RULE;
+		if (fp + w->word == w->from) {
+			w->from = fp;
+			w->len = 2 * w->word;
+		} else {
+			w->fp_from = fp;
+		}
+	}
+	barrier();
+	return w->from ? 0 : END_RULE;
+}
+
+// Goes to the caller, whose registers were read.
+static __always_inline int enter_caller(struct walk *w)
+{
+	u32 way = w->rule.kinds >> 16 & 0xff;
+
+	if (w->len > w->word) {
+		w->fp = w->word == 4 ? low(w->words.first) : w->words.first;
+		w->pc = w->word == 4 ? high(w->words.first) : w->words.second;
+	} else {
+		w->pc = w->words.first;
+		if (w->fp_from)
+			w->fp = w->fp_words.first;
+	}
+	w->has_fp = way == FP_SAME ? w->has_fp : way != FP_UNDEFINED;
+	w->sp = w->cfa;
+	w->is_leaf = w->rule.kinds >> 40 & RULE_IS_SIGNAL;
+	barrier();
+	return w->pc ? 0 : END_ZERO;
+}
+
+// Steps to the caller, by what is resident. Returns why there is none. The walk is what it was if that is
+// absent memory. What is found is kept in the walk, where the verifier does not tell one way to it from another.
+__noinline int step(struct walk *w, struct kept *kept, int may_look)
 {
 	u64 pc;
-	u32 base;
 	int end;
 
 	if (!w || !kept)
@@ -51,118 +134,28 @@ __noinline int find_frame(struct walk *w, struct kept_rules *kept, int may_look)
 	if ((w->rule.kinds & 0xff) == RULE_OUTERMOST)
 		return END_OUTERMOST;
 	if ((w->rule.kinds & 0xff) == RULE_SIGNAL_CONTEXT)
-		return 0;
-	base = w->rule.kinds >> 8 & 0xff;
-	if ((w->rule.kinds >> 40 & RULE_IS_UNSURE) || base < CFA_SP || base >= CFA_REGISTER)
-		return END_RULE;
-	if (base == CFA_FP || base == CFA_AT_FP) {
-		if (!w->has_fp)
-			return END_RULE;
-		if (w->fp < w->sp)
-			return END_CFA;
-		w->cfa = w->fp;
-	} else {
-		w->cfa = w->sp;
-	}
-	w->cfa += (s32)low(w->rule.cfa);
-	return 0;
-}
-
-// Where the value of a register is in memory; 0 if it is not there.
-static __always_inline u64 place_of(struct walk *w, u32 way, s64 offset)
-{
-	if (way == AT_CFA)
-		return w->cfa + offset;
-	if (way == AT_SP)
-		return w->sp + offset;
-	return way == AT_FP && w->has_fp ? w->fp + offset : 0;
-}
-
-// Finds where the registers of the caller are.
-__noinline int find_caller(struct walk *w)
-{
-	u32 way;
-	u64 fp;
-
-	if (!w)
-		return END_RULE;
-	if ((w->cfa <= w->sp && !(w->rule.kinds >> 40 & RULE_IS_SIGNAL)) || w->cfa & (w->word - 1))
-		return END_CFA;
-	w->from = place_of(w, w->rule.kinds >> 24 & 0xff, (s32)high(w->rule.offsets));
-	w->fp_from = 0;
-	w->len = w->word;
-	way = w->rule.kinds >> 16 & 0xff;
-	if (way != FP_SAME && way != FP_UNDEFINED) {
-		fp = place_of(w, way, (s32)low(w->rule.offsets));
-		if (!fp)
-			return END_RULE;
-		if (fp + w->word == w->from) {
-			w->from = fp;
-			w->len = 2 * w->word;
-		} else {
-			w->fp_from = fp;
-		}
-	}
-	return w->from ? 0 : END_RULE;
-}
-
-// Goes to the caller, whose registers were read.
-__noinline int enter_caller(struct walk *w, u64 first, u64 second, u64 fp)
-{
-	u32 way;
-
-	if (!w)
-		return END_RULE;
-	way = w->rule.kinds >> 16 & 0xff;
-	if (w->len > w->word) {
-		w->fp = w->word == 4 ? low(first) : first;
-		w->pc = w->word == 4 ? high(first) : second;
-	} else {
-		w->pc = first;
-		if (w->fp_from)
-			w->fp = fp;
-	}
-	w->has_fp = way == FP_SAME ? w->has_fp : way != FP_UNDEFINED;
-	w->sp = w->cfa;
-	w->is_leaf = w->rule.kinds >> 40 & RULE_IS_SIGNAL;
-	return w->pc ? 0 : END_ZERO;
-}
-
-// Steps to the caller. Returns why there is none. What the verifier would look at for each way through it
-// is in functions that it looks at once; these may not sleep.
-static __always_inline int step(const int may_sleep, const int may_look, struct walk *w,
-				struct kept_rules *kept)
-{
-	u64 words[2] = {}, fp = 0;
-	u32 word, len, base;
-	int end;
-
-	end = find_frame(w, kept, may_look);
+		return leave_handler(w);
+	end = find_cfa(w);
 	if (end)
 		return end;
-	if ((w->rule.kinds & 0xff) == RULE_SIGNAL_CONTEXT)
-		return leave_handler(may_sleep, w);
-	word = w->word & 15;
-	base = w->rule.kinds >> 8 & 0xff;
-	if (base == CFA_AT_SP || base == CFA_AT_FP) {
-		if (read(may_sleep, words, word, w->cfa))
-			return END_MEMORY;
-		w->cfa = words[0] + (s32)high(w->rule.cfa);
-		words[0] = 0;
-	}
 	end = find_caller(w);
 	if (end)
 		return end;
-	len = w->len;
-	if (len > sizeof(words) || read(may_sleep, words, len, w->from))
-		return END_MEMORY;
-	if (w->fp_from && read(may_sleep, &fp, word & 8 ? 8 : 4, w->fp_from))
-		return END_MEMORY;
-	return enter_caller(w, words[0], words[1], fp);
+	// The frame pointer first, which is below the return address.
+	if (w->fp_from) {
+		end = read_stack(w, &kept->part, &w->fp_words, w->fp_from, w->word & 8 ? 8 : 4);
+		if (end)
+			return end;
+	}
+	end = read_stack(w, &kept->part, &w->words, w->from, w->len);
+	if (end)
+		return end;
+	return enter_caller(w);
 }
 
-static __always_inline void begin(struct walk *w, const u64 *registers, u32 tgid)
+static __always_inline void begin(struct walk *w, struct kept *kept, const u64 *registers, u32 tgid)
 {
+	kept->part.len = 0;
 	w->pc = registers[IP];
 	w->sp = registers[SP];
 	w->fp = registers[BP];

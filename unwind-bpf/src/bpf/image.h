@@ -37,6 +37,10 @@ enum { FP_SAME, AT_CFA, FP_UNDEFINED, IS_CFA, IS_SP, IS_FP, AT_SP, AT_FP };
 #define RULE_IS_SIGNAL 1
 #define RULE_IS_UNSURE (2 | 4 | 8)
 
+struct words {
+	u64 first, second;
+};
+
 struct walk {
 	u64 pc, sp, fp;
 	u32 is_leaf; // pc is an instruction to be executed, not a return address
@@ -48,10 +52,11 @@ struct walk {
 	struct rule rule; // of the pc
 	u64 cfa;
 	// Where the caller's registers are: the return address at `from`, or after the frame pointer there,
-	// which else is at `fp_from`, if that is not 0.
+	// which else is at `fp_from`, if that is not 0. And as many bytes of words, read from there.
 	u64 from, fp_from;
-	u32 len;
-	u32 unused;
+	u32 len, absent_len;
+	struct words words, fp_words;
+	u64 absent; // what could not be read
 };
 
 // The rules that were looked up last, by image and address.
@@ -60,8 +65,17 @@ struct kept_rule {
 	u64 key;
 	struct rule rule;
 };
-struct kept_rules {
+// A part of the stack, up to the end of its page at most: reading takes as long as all else that a frame
+// takes, and the next frames are there most often.
+#define STACK_PART 512
+struct stack_part {
+	u64 at;
+	u64 len;
+	u8 bytes[STACK_PART + 16]; // with room for a read of two words at the last byte
+};
+struct kept {
 	struct kept_rule rules[RULES_KEPT];
+	struct stack_part part; // of this walk
 };
 
 static __always_inline u32 low(u64 word)
@@ -145,13 +159,11 @@ __noinline int look_up(struct walk *w, u64 at)
 
 // Finds it among those that were looked up last, first. Images do not change, and none takes the place
 // of another.
-__noinline int find_rule(struct walk *w, struct kept_rules *kept, u64 pc)
+static __always_inline int find_rule(struct walk *w, struct kept *kept, u64 pc)
 {
 	u64 at, key;
 	struct kept_rule *rule;
 
-	if (!w || !kept)
-		return END_NO_ROW;
 	at = pc - w->module.bias;
 	if (at >> 48)
 		return END_NO_ROW;
@@ -165,5 +177,6 @@ __noinline int find_rule(struct walk *w, struct kept_rules *kept, u64 pc)
 		rule->key = key;
 		rule->rule = w->rule;
 	}
+	barrier();
 	return (w->rule.kinds & 0xff) == RULE_NONE ? END_NO_ROW : 0;
 }

@@ -189,7 +189,7 @@ extern int bpf_iter_num_new(struct bpf_iter_num *it, int start, int end) __ksym;
 extern int *bpf_iter_num_next(struct bpf_iter_num *it) __ksym;
 extern void bpf_iter_num_destroy(struct bpf_iter_num *it) __ksym;
 
-extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
+extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym;
 
 // Runs the callback in the task before it returns to user code. Linux has it from 6.18 on, there with
 // a last argument that later ones fill in.
@@ -200,6 +200,10 @@ extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct b
 extern int bpf_task_work_schedule_resume(struct task_struct *task, struct bpf_task_work *work,
 					 void *map, bpf_task_work_callback_t callback) __ksym __weak;
 
+// A pointer through which fields are read only. Through others, each pointer that is read takes the verifier
+// some searches of all names of the kernel's types: half of what loading takes.
+#define to_read(type, pointer) ((type *)bpf_rdonly_cast(pointer, __builtin_btf_type_id(*(type *)0, 1)))
+#define current_task() to_read(struct task_struct, bpf_get_current_task_btf())
 #define exists(function) (!!(const void *)(function))
 #define has_field(field) __builtin_preserve_field_info(field, 2)
 

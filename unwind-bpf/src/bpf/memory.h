@@ -4,7 +4,7 @@
 // waits, the kernel can free nothing of any BPF program and end no uprobe, and the program stays there.
 #pragma once
 
-#include "kernel.h"
+#include "image.h"
 
 static long on_absent(struct task_struct *task, struct vm_area_struct *vma, u32 *is_waited_for)
 {
@@ -34,11 +34,49 @@ __noinline int is_waited_for(u64 at)
 	return is_it;
 }
 
-static __always_inline long read(const int may_sleep, void *to, u32 len, u64 from)
+// Waits for memory. Returns whether it is there now.
+static __always_inline int bring_in(u64 at, u32 len)
 {
-	long error = bpf_probe_read_user(to, len, (void *)from);
+	u64 last = at + len - 1;
+	u8 byte;
 
-	if (!error || !may_sleep || !may_fault || !is_waited_for(from) || !is_waited_for(from + len - 1))
-		return error;
-	return bpf_copy_from_user(to, len, (void *)from);
+	return may_fault && is_waited_for(at) && is_waited_for(last) &&
+	       !bpf_copy_from_user(&byte, 1, (void *)at) && !bpf_copy_from_user(&byte, 1, (void *)last);
+}
+
+// Reads what is resident.
+static __always_inline int read(struct walk *w, void *to, u32 len, u64 from)
+{
+	if (!bpf_probe_read_user(to, len, (void *)from))
+		return 0;
+	w->absent = from;
+	w->absent_len = len;
+	return END_MEMORY;
+}
+
+// Reads one or two words of 4 or 8 bytes from the stack, most often from the part that was read.
+static __always_inline int read_stack(struct walk *w, struct stack_part *part, struct words *words, u64 from,
+				      u32 len)
+{
+	u64 at = from - part->at;
+	u32 rest = PAGE - (from & (PAGE - 1));
+
+	if (at >= part->len || at + len > part->len) {
+		if (rest < len)
+			return len <= sizeof(*words) ? read(w, words, len, from) : END_RULE;
+		if (rest > STACK_PART)
+			rest = STACK_PART;
+		part->len = 0;
+		if (read(w, part->bytes, rest, from))
+			return END_MEMORY;
+		part->at = from;
+		part->len = rest;
+		at = 0;
+	}
+	at &= STACK_PART - 1;
+	words->first = *(u64 *)(part->bytes + at);
+	words->second = *(u64 *)(part->bytes + at + 8);
+	if (len == 4)
+		words->first = (u32)words->first;
+	return 0;
 }

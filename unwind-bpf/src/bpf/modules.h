@@ -75,7 +75,7 @@ static __always_inline int are_changes_counted(void)
 // Finds the module of an address among those of its process that are known.
 __noinline int enter_known(struct walk *w, u64 pc)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	struct space *space;
 	struct bpf_iter_num it;
 	u32 version, modules, i = 0, is_found = 0;
@@ -172,7 +172,7 @@ __noinline int want(struct mapping *mapping)
 // Keeps the walk's module for the next samples of its process.
 __noinline int remember(struct walk *w, u32 mappings)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	struct space *space;
 	u32 version, at;
 	u32 zero = 0;
@@ -210,7 +210,6 @@ __noinline int remember(struct walk *w, u32 mappings)
 // Finds the module of an address among the mappings of its process.
 __noinline int enter_mapped(struct walk *w, u64 pc)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
 	struct mapping found = {};
 	struct code_file *file;
 	struct bpf_iter_num it;
@@ -221,7 +220,7 @@ __noinline int enter_mapped(struct walk *w, u64 pc)
 		return END_NO_MAPPING;
 	w->module.start = w->module.end = 0;
 	found.is_32_bit = w->word == 4;
-	error = bpf_find_vma(task, pc, on_mapping, &found, 0);
+	error = bpf_find_vma(bpf_get_current_task_btf(), pc, on_mapping, &found, 0);
 	if (error)
 		return error == -EBUSY ? END_BUSY : END_NO_MAPPING;
 	if (!found.is_code)

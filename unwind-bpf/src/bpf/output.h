@@ -25,7 +25,7 @@ struct {
 // have it: 0 if it has none there, -1 if it has none any more.
 __noinline u32 number_there(u32 of_process)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	struct pid *pid = of_process ? task->group_leader->thread_pid : task->thread_pid;
 	// The kernel's struct upid, with room for the namespace's inode.
 	struct {
@@ -48,7 +48,7 @@ __noinline u32 number_there(u32 of_process)
 
 static __always_inline void put_head(struct record_head *head, u32 kind, u64 cookie)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 
 	head->kind = kind;
 	head->tid = pid_namespace ? number_there(0) : task->pid;

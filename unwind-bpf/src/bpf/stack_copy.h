@@ -16,7 +16,7 @@ static __always_inline u32 pages_from(u64 sp, u32 most)
 		u64 at = i ? (sp & ~(PAGE - 1)) + i * PAGE : sp;
 		u8 byte;
 
-		if (i >= most || read(1, &byte, 1, at))
+		if (i >= most || (bpf_probe_read_user(&byte, 1, (void *)at) && !bring_in(at, 1)))
 			break;
 		pages = i + 1;
 	}
@@ -78,7 +78,7 @@ static __always_inline void copy(const u64 *registers, u64 cookie, u32 end)
 			break;
 		// The pages are there by now. One that has gone again is not waited for: the reader of the ring
 		// stops before a record that is not yet written.
-		if (read(0, page, len, sp + done))
+		if (bpf_probe_read_user(page, len, (void *)(sp + done)))
 			is_over = 1;
 		else
 			record->head.count = done + len;

@@ -62,7 +62,8 @@ struct room {
 	u32 is_taken;
 	u32 unused;
 	struct stack_record stack;
-	struct kept_rules kept;
+	struct walk walk;
+	struct kept kept;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -78,7 +79,8 @@ struct cpu {
 	struct sample_record sample;
 	struct record_head head;
 	u64 pcs[NOW_FRAMES]; // after the head
-	struct kept_rules kept;
+	struct walk walk;
+	struct kept kept;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -121,7 +123,7 @@ static __always_inline int is_execve(const u64 *registers)
 static __always_inline int has_executed(struct task_struct *task, struct task_state *state)
 {
 	u64 ip = 0;
-	void *registers = (void *)bpf_task_pt_regs(task);
+	void *registers = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
 	if ((u64)task->mm != state->mm)
 		return 1;
@@ -140,12 +142,12 @@ static __always_inline void abandon(u64 cookie, u32 end)
 // Walks the stack of the task that is about to return to user code.
 static int deliver(struct bpf_map *map, void *key, void *value)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	struct task_state *state = value;
 	struct bpf_iter_num it;
 	struct room *room;
-	struct walk w;
-	u32 i = 0, frames = 0, end = 0;
+	struct walk *w;
+	u32 i = 0, end = 0;
 
 	count(COUNT_WALKED);
 	if (has_executed(task, state)) {
@@ -158,15 +160,19 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 		goto out;
 	}
 	put_head(&room->stack.head, RECORD_STACK, state->cookie);
-	begin(&w, state->registers, task->tgid);
-	begin_loop(it, max_frames);
+	w = &room->walk;
+	begin(w, &room->kept, state->registers, task->tgid);
+	begin_loop(it, 4 * MAX_FRAMES);
 	while (next_round(it, i)) {
-		if (i >= MAX_FRAMES)
-			break;
-		room->stack.pcs[i & (MAX_FRAMES - 1)] = w.pc;
-		frames = i + 1;
-		end = step(1, 1, &w, &room->kept);
-		if (end)
+		// In memory, of which the verifier does not know the values.
+		u32 frames = room->stack.head.count;
+
+		room->stack.pcs[frames & (MAX_FRAMES - 1)] = w->pc;
+		end = step(w, &room->kept, 1);
+		if (end == END_MEMORY && bring_in(w->absent, w->absent_len))
+			continue;
+		room->stack.head.count = frames + 1;
+		if (end || frames + 1 >= max_frames)
 			break;
 	}
 	end_loop(it);
@@ -175,7 +181,7 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 	if (is_for_outside(end))
 		copy(state->registers, state->cookie, end);
 	else
-		put_stack(&room->stack.head, frames, MAX_FRAMES, end);
+		put_stack(&room->stack.head, room->stack.head.count, MAX_FRAMES, end);
 	__sync_lock_test_and_set(&room->is_taken, 0);
 	if (stops)
 		bpf_send_signal(SIGSTOP);
@@ -185,8 +191,10 @@ out:
 }
 
 // Has the task deliver before it returns to user code.
-static __always_inline int schedule(struct task_struct *task, struct task_state *state)
+static __always_inline int schedule(struct task_state *state)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+
 	if (exists(bpf_task_work_schedule_resume_impl))
 		return bpf_task_work_schedule_resume_impl(task, &state->work, &tasks, deliver, 0);
 	if (exists(bpf_task_work_schedule_resume))
@@ -212,17 +220,18 @@ static __always_inline struct task_state *state_of(u32 tid)
 __noinline int walk_now(struct cpu *cpu, u64 cookie, u32 tgid, int may_look)
 {
 	struct bpf_iter_num it;
-	struct walk w;
+	struct walk *w;
 	u32 i = 0, frames = 0, end = 0;
 
 	if (!cpu)
 		return 0;
-	begin(&w, cpu->registers, tgid);
+	w = &cpu->walk;
+	begin(w, &cpu->kept, cpu->registers, tgid);
 	begin_loop(it, NOW_FRAMES);
 	while (next_round(it, i)) {
-		cpu->pcs[i & (NOW_FRAMES - 1)] = w.pc;
+		cpu->pcs[i & (NOW_FRAMES - 1)] = w->pc;
 		frames = i + 1;
-		end = step(0, may_look, &w, &cpu->kept);
+		end = step(w, &cpu->kept, may_look);
 		if (end)
 			break;
 	}
@@ -259,7 +268,7 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 
 	if (!state || is_of_another(state, task) ||
 	    bpf_probe_read_kernel(cpu->registers, sizeof(cpu->registers),
-				  (void *)bpf_task_pt_regs(task))) {
+				  (void *)bpf_task_pt_regs(bpf_get_current_task_btf()))) {
 		count(COUNT_REFUSED);
 		return cookie;
 	}
@@ -275,7 +284,7 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 	state->mm = (u64)task->mm;
 	before = state->cookie;
 	state->cookie = cookie;
-	error = schedule(task, state);
+	error = schedule(state);
 	if (!error) {
 		count(COUNT_DEFERRED);
 		return cookie;
@@ -295,8 +304,7 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 // their own.
 static __always_inline u64 number_of_event(struct bpf_perf_event_data *context)
 {
-	struct bpf_perf_event_data_kern *kernels = bpf_cast_to_kern_ctx(context);
-	struct perf_event *event = kernels->event;
+	struct perf_event *event = to_read(struct bpf_perf_event_data_kern, context)->event;
 
 	return event->parent ? event->parent->bpf_cookie : event->bpf_cookie;
 }
@@ -304,7 +312,7 @@ static __always_inline u64 number_of_event(struct bpf_perf_event_data *context)
 SEC("perf_event")
 int sample(struct bpf_perf_event_data *context)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	u32 zero = 0, kernel = 0;
 	u64 time = bpf_ktime_get_ns();
 	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &zero);
@@ -353,7 +361,7 @@ static __always_inline void forget(u32 tid, struct task_state *state, u32 end)
 SEC("tp_btf/sched_process_exit")
 int on_exit(u64 *context)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	u32 tid = task->pid, tgid = task->tgid;
 	struct task_state *state = bpf_map_lookup_elem(&tasks, &tid);
 
@@ -370,7 +378,7 @@ int on_exit(u64 *context)
 SEC("tp_btf/sched_process_exec")
 int on_exec(u64 *context)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = current_task();
 	u32 before = context[1];
 	struct task_state *state = bpf_map_lookup_elem(&tasks, &before);
 

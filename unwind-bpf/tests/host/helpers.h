@@ -6,25 +6,28 @@
 // Memory: a stack of frames of 16 bytes.
 static long read_memory(void *to, u32 size, u64 from)
 {
-	u64 end = STACK + current->depth * 16 + 4096, frame = (from - STACK) / 16;
+	u64 end = STACK + current->depth * 16 + 4096, at;
 
 	if (from < STACK || from + size > end)
 		return -14;
 	memset(to, 0, size);
-	if (size == 8 && from & 8)
-		*(u64 *)to = CODE + (frame + 2 < current->depth ? 0x101 : 0x801);
+	for (at = (from + 7) & ~7ull; at + 8 <= from + size; at += 8)
+		if (at & 8)
+			*(u64 *)((char *)to + (at - from)) =
+				CODE + ((at - STACK) / 16 + 2 < current->depth ? 0x101 : 0x801);
 	return 0;
 }
 
 static long read_resident(void *to, u32 size, void *from)
 {
 	interrupt();
-	return is_absent ? -14 : read_memory(to, size, (u64)from);
+	return is_absent && (is_in_sample || !is_brought_in) ? -14 : read_memory(to, size, (u64)from);
 }
 
 static long read_any(void *to, u32 size, void *from)
 {
 	interrupt();
+	is_brought_in = 1;
 	return read_memory(to, size, (u64)from);
 }
 
@@ -118,7 +121,7 @@ static void discard_dynptr(struct bpf_dynptr *ptr, u64 flags)
 }
 
 // The rest of the helpers.
-static struct task_struct *current_task(void)
+static struct task_struct *the_task(void)
 {
 	return &current->task;
 }
@@ -138,13 +141,13 @@ static u32 this_cpu(void)
 	return cpu;
 }
 
-void *bpf_cast_to_kern_ctx(void *context)
+struct bpf_perf_event_data_kern *kernels(void)
 {
 	static struct perf_event event;
-	static struct bpf_perf_event_data_kern kernels = { .event = &event };
+	static struct bpf_perf_event_data_kern data = { .event = &event };
 
 	event.bpf_cookie = is_waiting ? waits : 0;
-	return &kernels;
+	return &data;
 }
 
 static long kernel_stack(void *context, void *to, u32 size, u64 flags)
@@ -208,7 +211,7 @@ static void set_helpers(void)
 	bpf_ringbuf_reserve = reserve;
 	bpf_ringbuf_submit = submit;
 	bpf_copy_from_user = read_any;
-	bpf_get_current_task_btf = current_task;
+	bpf_get_current_task_btf = the_task;
 	bpf_task_pt_regs = registers_of;
 	bpf_find_vma = find_vma;
 	bpf_ringbuf_reserve_dynptr = reserve_dynptr;

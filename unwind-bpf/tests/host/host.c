@@ -33,7 +33,7 @@ static struct simulated slots[SLOTS];
 static struct simulated *current;
 static u32 cpu;
 static u64 clock_ns;
-static u32 is_waiting, refusals, is_absent, is_full_of_samples, is_full_of_stacks;
+static u32 is_waiting, refusals, is_absent, is_brought_in, is_full_of_samples, is_full_of_stacks;
 
 static struct mm_struct *new_memory(void)
 {
@@ -142,6 +142,7 @@ static void run_works(u32 busy, u32 late)
 		if (it->state == FREED)
 			continue;
 		it->state = RUNNING;
+		is_brought_in = 0;
 		it->callback(0, it->key, it->value);
 		if (countdown)
 			run_nested();

@@ -10,11 +10,15 @@
 
 #undef has_field
 #define has_field(field) 1
+#undef to_read
+#define to_read(type, pointer) \
+	((type *)_Generic((type *)0, struct bpf_perf_event_data_kern *: kernels(), default: (pointer)))
 #undef exists
 #define exists(function) can_defer
 
 extern int can_defer;
 void interrupt(void);
+struct bpf_perf_event_data_kern *kernels(void);
 
 #define __sync_val_compare_and_swap(at, old, new) ({ \
 	interrupt(); \

@@ -98,8 +98,8 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "a stack comes twice",
         replacements: &[(
-            "		put_stack(&room->stack.head, frames, MAX_FRAMES, end);\n",
-            "		{ put_stack(&room->stack.head, frames, MAX_FRAMES, end);\n		put_stack(&room->stack.head, frames, MAX_FRAMES, end); }\n",
+            "		put_stack(&room->stack.head, room->stack.head.count, MAX_FRAMES, end);\n",
+            "		{ put_stack(&room->stack.head, room->stack.head.count, MAX_FRAMES, end);\n		put_stack(&room->stack.head, room->stack.head.count, MAX_FRAMES, end); }\n",
         )],
     },
     Fault {
@@ -109,8 +109,8 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "a stack is of the registers that a task has when it returns",
         replacements: &[(
-            "begin(&w, state->registers, task->tgid);",
-            "begin(&w, (void *)bpf_task_pt_regs(task), task->tgid);",
+            "begin(w, &room->kept, state->registers, task->tgid);",
+            "begin(w, &room->kept, (void *)bpf_task_pt_regs(task), task->tgid);",
         )],
     },
     Fault {
