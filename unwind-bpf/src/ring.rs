@@ -70,20 +70,28 @@ impl Ring {
 
     /// The word at this position.
     fn word(&self, at: u64) -> Option<&AtomicU64> {
-        let index = (at & self.len.wrapping_sub(1)) / WORD;
-        let index = usize::try_from(index).ok()?.checked_add(PAGE >> 3)?;
-        self.written.words().get(index)
+        self.words(at, 1).first()
+    }
+
+    /// As many words from this position on, which lie together: the ring is mapped twice in a row.
+    fn words(&self, at: u64, count: u64) -> &[AtomicU64] {
+        let first = (at & self.len.wrapping_sub(1)) / WORD;
+        let range = usize::try_from(first).ok().zip(usize::try_from(count).ok());
+        let words = range.and_then(|(first, count)| {
+            let first = first.checked_add(PAGE >> 3)?;
+            self.written.words().get(first..first.checked_add(count)?)
+        });
+        words.unwrap_or_default()
     }
 
     /// Copies the bytes from this position on.
     fn copy(&mut self, at: u64, len: u32) {
         let mut record = std::mem::take(&mut self.record);
-        record.clear();
-        let words = (0..u64::from(len).div_ceil(WORD)).map_while(|word| {
-            let word = self.word(at.saturating_add(word.saturating_mul(WORD)))?;
-            Some(word.load(Ordering::Relaxed).to_ne_bytes())
-        });
-        record.extend(words.flatten());
+        let words = self.words(at, u64::from(len).div_ceil(WORD));
+        record.resize(size_of_val(words), 0);
+        for (bytes, word) in record.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
         record.truncate(usize::try_from(len).unwrap_or(usize::MAX));
         self.record = record;
     }

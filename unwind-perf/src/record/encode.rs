@@ -67,10 +67,17 @@ impl<O: Output> Encoder<'_, O> {
     }
 
     /// A count and as many words.
-    pub(super) fn counted_words(&mut self, words: impl Iterator<Item = u64> + Clone) {
+    pub(super) fn counted_words(&mut self, mut words: impl Iterator<Item = u64> + Clone) {
         self.u64(u64::try_from(words.clone().count()).unwrap_or(u64::MAX));
-        for word in words {
-            self.u64(word);
+        // Some at a time: the output has to look for room each time.
+        let mut some = [[0; 8]; 32];
+        loop {
+            let places = some.iter_mut().zip(&mut words);
+            let filled = places.map(|(place, word)| *place = self.endian.bytes_of_u64(word)).count();
+            match some.get(..filled) {
+                Some(words) if filled > 0 => self.out.put(words.as_flattened()),
+                _ => return,
+            }
         }
     }
 }

@@ -50,12 +50,19 @@ impl Spaces {
     }
 
     /// Takes note of the files that the frames of a stack are in.
-    pub(crate) fn note_stack(&self, task: Task, stack: &[u64]) {
+    pub(crate) fn note_stack(&self, task: Task, stack: impl IntoIterator<Item = u64>) {
         let Some(space) = self.processes.get(&task.pid) else { return };
-        stack
-            .iter()
-            .filter_map(|&addr| space.find(addr))
-            .for_each(|range| range.file.note_sample());
+        let mut last: Option<&Range> = None;
+        for addr in stack {
+            // Most frames are in the file of the one before.
+            if last.is_some_and(|range| (range.start..range.end).contains(&addr)) {
+                continue;
+            }
+            last = space.find(addr);
+            if let Some(range) = last {
+                range.file.note_sample();
+            }
+        }
     }
 
     /// Learns from a record of a mapping, a fork or an exec.

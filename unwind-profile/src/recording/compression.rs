@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use unwind_perf::record::Endian;
 
 use crate::recording::header::Feature;
@@ -11,6 +10,8 @@ use crate::recording::tool_record;
 
 /// How many bytes of records are compressed at a time. What comes of them has to fit a record.
 const CHUNK: usize = 60 << 10;
+/// The level of zstd: higher ones take more time, and records get no smaller by them.
+const LEVEL: i32 = 1;
 /// How many bytes of records come of a compressed one at most: a chunk, or one record alone.
 const MAX_CHUNK: u32 = 1 << 17;
 
@@ -37,7 +38,7 @@ impl<W: Write> RecordsWriter<W> {
             return Ok(());
         }
         // Each has a frame of its own, so that readers get all of its records at once.
-        let frame = compress_to_vec(pending.as_slice(), CompressionLevel::Fastest);
+        let frame = zrip::compress(&pending, LEVEL).map_err(io::Error::other)?;
         let size = frame.len().checked_add(8).and_then(|size| u16::try_from(size).ok());
         match size.filter(|_| frame.len() < pending.len()) {
             Some(size) => {

@@ -217,8 +217,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let told = attr.zip(self.walks.setup().told(&held, outcome, space));
         let Some((attr, work)) = told else { return Ok(Some(held)) };
         if let Work::Walked(walked) = &work {
-            let pcs: Vec<u64> = walked.frames.iter().map(|frame| frame.pc).collect();
-            self.spaces.note_stack(held.task, &pcs);
+            self.spaces.note_stack(held.task, walked.frames.iter().map(|frame| frame.pc));
         }
         let chain = held.chain_without_user_part();
         self.write_moved(&held)?;
@@ -409,7 +408,7 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
             Outcome::Inline => return self.record(events, held),
             Outcome::Merged(merged) => {
                 self.read(held.len());
-                self.spaces.note_stack(held.task, &merged.stack);
+                self.spaces.note_stack(held.task, merged.stack.iter().copied());
                 self.bounded(&merged.stack)
             }
             Outcome::Unmatched { .. } => &[],

@@ -72,7 +72,7 @@ impl BpfEngine {
             ..Limits::default()
         };
         let walker = Walker::load(limits).map_err(BpfError::from)?;
-        let perf = PerfEngine::open(sampling)?;
+        let perf = PerfEngine::open(&without_samples(sampling))?;
         let attach = |(event, place): (_, usize)| {
             walker.attach(event, u64::try_from(place).unwrap_or(u64::MAX)).map_err(BpfError::Attach)
         };
@@ -82,6 +82,15 @@ impl BpfEngine {
         let tables = Tables::start(&walker).map_err(BpfError::Tables)?;
         Ok(Self { attached, perf, walker, tables, records, events })
     }
+}
+
+/// What the events are opened for: their own rings have no samples, which need the most room.
+fn without_samples(sampling: &Sampling) -> Sampling {
+    let ring = match sampling.ring {
+        RingSize::AtMost(bytes) => RingSize::AtMost(bytes / 4),
+        exactly @ RingSize::Exactly(_) => exactly,
+    };
+    Sampling { ring, ..sampling.clone() }
 }
 
 /// The event as its records are: the user part of a chain comes later.
@@ -126,7 +135,7 @@ impl Engine for BpfEngine {
     }
 
     fn shortfalls(&mut self, sampling: &Sampling) -> Vec<Shortfall> {
-        self.perf.shortfalls(sampling)
+        self.perf.shortfalls(&without_samples(sampling))
     }
 
     fn copy(&mut self, _: usize) -> bool {
