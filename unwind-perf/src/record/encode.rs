@@ -73,7 +73,8 @@ impl<O: Output> Encoder<'_, O> {
         let mut some = [[0; 8]; 32];
         loop {
             let places = some.iter_mut().zip(&mut words);
-            let filled = places.map(|(place, word)| *place = self.endian.bytes_of_u64(word)).count();
+            let filled =
+                places.map(|(place, word)| *place = self.endian.bytes_of_u64(word)).count();
             match some.get(..filled) {
                 Some(words) if filled > 0 => self.out.put(words.as_flattened()),
                 _ => return,
