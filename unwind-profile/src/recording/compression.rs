@@ -38,7 +38,7 @@ impl<W: Write> RecordsWriter<W> {
             return Ok(());
         }
         // Each has a frame of its own, so that readers get all of its records at once.
-        let frame = zrip::compress(&pending, LEVEL).map_err(io::Error::other)?;
+        let frame = zrip_encode::compress(&pending, LEVEL).map_err(io::Error::other)?;
         let size = frame.len().checked_add(8).and_then(|size| u16::try_from(size).ok());
         match size.filter(|_| frame.len() < pending.len()) {
             Some(size) => {

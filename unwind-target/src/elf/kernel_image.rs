@@ -6,19 +6,19 @@
 use std::io::{self, Read};
 
 use flate2::bufread::GzDecoder;
-use lzma_rust2::{LzmaReader, XzReader};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
+#[cfg(feature = "kernel-images")]
+mod compressions;
+#[cfg(feature = "kernel-images")]
 mod lzop;
 
 /// How many bytes an image may have, and the file in it: kernels with all that can be switched on have a tenth.
 pub const IMAGE_LIMIT: u64 = 256 << 20;
 const FILE_LIMIT: usize = 1 << 30;
 
-/// How far back the bytes of zstd may refer, and what memory the others' dictionaries may take: what Linux's own
-/// tools ask for at most.
+/// How far back the bytes of zstd may refer: what Linux's own tools ask for at most.
 const WINDOW_LIMIT: u64 = 128 << 20;
-const DICTIONARY_LIMIT_KIB: u32 = 192 << 10;
 
 /// Why an image cannot be unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,8 +33,11 @@ pub enum KernelImageError {
     /// The kernel would be longer than any.
     #[error("the kernel would have {0} bytes, more than any has")]
     TooLong(u32),
-    /// A compression that is not known, by the bytes that it begins with.
-    #[error("the kernel is compressed in an unknown way: it begins with {0:02x?}")]
+    /// A compression that is not known, by the bytes that it begins with. Without the feature `kernel-images`
+    /// only gzip and zstd are.
+    #[error(
+        "the kernel is compressed in a way that this program does not know: it begins with {0:02x?}"
+    )]
     UnknownCompression([u8; 4]),
     /// The compressed bytes do not have that form, or unpack to another length.
     #[error("the kernel is damaged: it is no {0} of that length")]
@@ -59,24 +62,16 @@ pub fn unpack(image: &[u8]) -> Result<Vec<u8>, KernelImageError> {
     let damaged = KernelImageError::Damaged;
     let room = usize::try_from(len).ok().filter(|len| *len <= FILE_LIMIT);
     let room = room.ok_or(KernelImageError::TooLong(len))?;
-    let (name, unpacked) = match packed {
-        [0x1f, 0x8b, ..] => ("gzip", read(GzDecoder::new(packed), room)),
-        [0xfd, b'7', b'z', b'X', ..] => {
-            let xz = XzReader::new_mem_limit(packed, false, DICTIONARY_LIMIT_KIB);
-            ("xz", read(xz, room))
-        }
-        [0x5d, 0, 0, ..] => {
-            let lzma = LzmaReader::new_mem_limit(packed, DICTIONARY_LIMIT_KIB, None);
-            ("lzma", lzma.ok().and_then(|lzma| read(lzma, room)))
-        }
-        [0x89, b'L', b'Z', b'O', ..] => ("lzop", lzop::unpack(packed, room)),
-        [0x02, 0x21, 0x4c, 0x18, rest @ ..] => ("lz4", lz4(rest, room)),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => ("zstd", zstd(packed, room)),
-        _ => {
-            let start = packed.first_chunk().copied().unwrap_or_default();
-            return Err(KernelImageError::UnknownCompression(start));
-        }
+    let unpacked = match packed {
+        [0x1f, 0x8b, ..] => Some(("gzip", read(GzDecoder::new(packed), room))),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(("zstd", zstd(packed, room))),
+        _ => others(packed, room),
     };
+    let unknown = || {
+        let start = packed.first_chunk().copied().unwrap_or_default();
+        KernelImageError::UnknownCompression(start)
+    };
+    let (name, unpacked) = unpacked.ok_or_else(unknown)?;
     unpacked.filter(|bytes| bytes.len() == room).ok_or(damaged(name))
 }
 
@@ -119,18 +114,12 @@ fn zstd(packed: &[u8], len: usize) -> Option<Vec<u8>> {
     read(StreamingDecoder::new_with_decoder(packed, decoder).ok()?, len)
 }
 
-/// Blocks in the framing that lz4 had first: the length of each, compressed, and its bytes. All
-/// but the last stand for 8 MiB.
-fn lz4(mut packed: &[u8], len: usize) -> Option<Vec<u8>> {
-    const BLOCK: usize = 8 << 20;
-    let mut bytes = Vec::new();
-    while let Some((size, rest)) = packed.split_first_chunk() {
-        let (block, after) = rest.split_at_checked(u32::from_le_bytes(*size).try_into().ok()?)?;
-        let left = len.checked_sub(bytes.len())?;
-        bytes.extend(lz4_flex::block::decompress(block, BLOCK.min(left)).ok()?);
-        packed = after;
-    }
-    Some(bytes)
+#[cfg(feature = "kernel-images")]
+use compressions::unpack as others;
+
+#[cfg(not(feature = "kernel-images"))]
+const fn others(_packed: &[u8], _room: usize) -> Option<(&'static str, Option<Vec<u8>>)> {
+    None
 }
 
 #[cfg(test)]
