@@ -62,7 +62,7 @@
 
 #define UNWIND_ALIGNED(bytes) __attribute__((aligned(bytes)))
 
-// Bytes of a struct unwind_trace with room for so many frames, or a few more.
+// Bytes of a struct unwind_trace with room for that number of frames, or a few more.
 #define UNWIND_TRACE_BYTES(frames) (sizeof(struct unwind_trace) + ((frames) + 7) / 8 * 144)
 
 // Bit of a provenance: the address is where execution stands, and not a return address.

@@ -134,7 +134,7 @@ impl<const N: usize> Part<N> {
     /// Keeps the reason of a read that has failed, if the walk has ended by it.
     pub(crate) fn keep_fault(&mut self, last: Option<(VirtAddr, Fault)>) {
         let Some(End::Step(StepError::Unreadable { addr, .. })) = self.trace.end() else { return };
-        // A read that goes on into the next page has failed there.
+        // A read that continues on the next page has failed there.
         let is_that = |at: VirtAddr| at.get().wrapping_sub(addr.get()) < LONGEST_READ;
         self.fault = last.filter(|(at, _)| is_that(*at)).map(|(_, fault)| fault);
     }

@@ -11,6 +11,7 @@ use crate::{
         image::Image,
         omission::{CompactOmissionReason, CompactOmissions},
         overlay::Layers,
+        recent::Recent,
         rule::Rule,
         rule_set::RuleSet,
     },
@@ -55,6 +56,8 @@ use crate::{
 pub struct CompactBuilder {
     layers: Layers<u16>,
     rules: RuleSet,
+    /// The numbers of the rules, or why there are none.
+    recent: Recent<Result<u16, CompactOmissionReason>>,
     omissions: CompactOmissions,
 }
 
@@ -71,6 +74,7 @@ impl CompactBuilder {
         Self {
             layers: Layers::new(),
             rules: RuleSet::default(),
+            recent: Recent::new(),
             omissions: CompactOmissions::default(),
         }
     }
@@ -83,14 +87,23 @@ impl CompactBuilder {
     /// [`WriteError::OutOfMemory`], and [`WriteError::TooLarge`] after 2^32 ranges; the range is not
     /// added then.
     pub fn add(&mut self, range: Range<u64>, row: &Row) -> Result<(), WriteError> {
+        match self.number(row)? {
+            Ok(number) => self.push(range, number),
+            Err(reason) => self.omit(range, reason),
+        }
+    }
+
+    /// The number of a row's rule.
+    fn number(&mut self, row: &Row) -> Result<Result<u16, CompactOmissionReason>, WriteError> {
+        if let Some(number) = self.recent.get(row) {
+            return Ok(number);
+        }
         let number = match Rule::new(row) {
             Ok(rule) => self.rules.number(rule)?.ok_or(CompactOmissionReason::TooManyRules),
             Err(reason) => Err(reason),
         };
-        match number {
-            Ok(number) => self.push(range, number),
-            Err(reason) => self.omit(range, reason),
-        }
+        self.recent.keep(*row, number);
+        Ok(number)
     }
 
     /// Says that there is no row in a range, for this reason. It may be empty.

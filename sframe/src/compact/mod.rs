@@ -57,6 +57,8 @@ mod image;
 pub(crate) mod omission;
 #[cfg(feature = "write")]
 mod overlay;
+#[cfg(feature = "write")]
+mod recent;
 mod rule;
 #[cfg(feature = "write")]
 mod rule_set;

@@ -41,6 +41,11 @@ pub(super) fn overlay<T: Copy + Ord>(
         }
         let Some((layer, after)) = rest.split_first() else { return Ok(()) };
         (rest, at) = (after, layer.start);
+        // Most overlap no other.
+        if open.is_empty() && layer.end <= next_start(rest) {
+            each(layer.start..layer.end, layer.value)?;
+            continue;
+        }
         open.try_reserve(1)?;
         open.push(Reverse(*layer));
     }

@@ -14,8 +14,6 @@ pub(super) struct RuleSet {
     rules: Vec<Rule>,
     /// Their places in `rules`, in the order of the rules. Numbers, so that one more moves few bytes.
     order: Vec<u16>,
-    /// The last that was asked for, and its number.
-    last: Option<(Rule, u16)>,
 }
 
 impl RuleSet {
@@ -23,9 +21,6 @@ impl RuleSet {
     pub(super) fn number(&mut self, rule: Rule) -> Result<Option<u16>, WriteError> {
         if rule == Rule::NONE {
             return Ok(Some(0));
-        }
-        if let Some((_, number)) = self.last.filter(|(last, _)| *last == rule) {
-            return Ok(Some(number));
         }
         let found = self.order.binary_search_by(|place| {
             work_counter::steps(1);
@@ -36,9 +31,7 @@ impl RuleSet {
             Err(at) => self.add(rule, at)?,
         };
         // Number 0 has no place.
-        let number = place.and_then(|place| place.checked_add(1));
-        self.last = number.map(|number| (rule, number));
-        Ok(number)
+        Ok(place.and_then(|place| place.checked_add(1)))
     }
 
     /// Adds a rule, which is at `at` in the order. Returns its place.

@@ -171,7 +171,7 @@ const _: () = {
     assert!(size_of::<UnwindCache<[PackedFrame; 128]>>() == CACHE_HEAD + 72 * 16, "and more");
 };
 
-/// Makes a trace in memory of so many bytes.
+/// Makes a trace in `bytes` bytes of memory.
 ///
 /// # Safety
 ///

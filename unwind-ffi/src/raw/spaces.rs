@@ -26,11 +26,11 @@ const _: () = {
     assert!(size_of::<SpaceBlock<256>>() == UNWIND_SPACE_BYTES_256, "the documented size");
 };
 
-/// Makes a space of so many modules where it is to live, and not on the stack.
+/// Makes a space of `capacity` modules where it is to live, and not on the stack.
 ///
 /// # Safety
 ///
-/// There are as many bytes.
+/// There are `bytes` bytes.
 unsafe fn make(memory: *mut unwind_space, bytes: usize, capacity: u64) {
     // SAFETY: there are as many bytes. A map whose bytes are all zero is an empty one.
     unsafe { memory.cast::<u8>().write_bytes(0, bytes) };
@@ -67,7 +67,7 @@ pub(super) unsafe fn any_space<'a>(
 ///
 /// # Safety
 ///
-/// There are as many bytes.
+/// There are `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unwind_space_init(memory: *mut unwind_space, bytes: usize) -> i32 {
     if let Err(error) = check(memory) {

@@ -3,13 +3,14 @@
 //! The image begins with the header of Linux's boot protocol, which says where the compressed bytes are. After
 //! them comes their length, unpacked, in four bytes.
 
-use std::io::{self, Read};
-
 use flate2::bufread::GzDecoder;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
+use crate::elf::kernel_image::limited::read;
+
 #[cfg(feature = "kernel-images")]
 mod compressions;
+mod limited;
 #[cfg(feature = "kernel-images")]
 mod lzop;
 
@@ -98,14 +99,6 @@ fn payload(image: &[u8]) -> Result<(&[u8], u32), KernelImageError> {
         Some((if bytes.starts_with(&[0x1f, 0x8b]) { bytes } else { packed }, len))
     };
     find().ok_or(KernelImageError::Truncated)
-}
-
-/// Up to one byte more than `len`.
-fn read(from: impl Read, len: usize) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let most = u64::try_from(len).ok()?.checked_add(1)?;
-    let read: io::Result<usize> = from.take(most).read_to_end(&mut bytes);
-    read.ok().map(|_| bytes)
 }
 
 fn zstd(packed: &[u8], len: usize) -> Option<Vec<u8>> {

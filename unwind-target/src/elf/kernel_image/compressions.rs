@@ -2,7 +2,8 @@
 
 use lzma_rust2::{LzmaReader, XzReader};
 
-use super::{lzop, read};
+use crate::elf::kernel_image::limited::read;
+use crate::elf::kernel_image::lzop;
 
 /// What memory a dictionary may take: what Linux's own tools ask for at most.
 const DICTIONARY_LIMIT_KIB: u32 = 192 << 10;
