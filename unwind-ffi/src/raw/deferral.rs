@@ -2,7 +2,8 @@
 
 use unwind_core::Trace;
 use unwind_core::deferred::{
-    CancelError, ClientId, Delivery, LossReason, Recipients, TaskState, TooManyClients, UserReturn,
+    CancelError, ClientId, Delivery, LossReason, Recipients, RequestOutcome, TaskState,
+    TooManyClients, UserReturn,
 };
 
 use super::lent::{self, TraceBlock};
@@ -75,6 +76,43 @@ pub unsafe extern "C" fn unwind_cancel(current: *mut unwind_task, client: u64) -
     }))
 }
 
+/// The block of a task that is asked for something, once the place for its cookie was looked at, which is 0 until
+/// there is one.
+///
+/// # Safety
+///
+/// As of [`unwind_request`].
+unsafe fn asked<'a>(
+    task: *mut unwind_task,
+    cookie: *mut u64,
+) -> Result<&'a TaskState, unwind_error> {
+    // SAFETY: the caller's promise.
+    let place = unsafe { put(cookie, 0) };
+    // SAFETY: likewise.
+    let task = unsafe { state(task) }?;
+    place.map(|()| task)
+}
+
+/// Asks for a stack, and tells its cookie.
+///
+/// # Safety
+///
+/// As of [`unwind_request`].
+unsafe fn ask(
+    task: *mut unwind_task,
+    cookie: *mut u64,
+    request: impl FnOnce(&TaskState) -> RequestOutcome,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let outcome = match unsafe { asked(task, cookie) } {
+        Ok(task) => request(task),
+        Err(error) => return error.number(),
+    };
+    // SAFETY: likewise.
+    let _ = unsafe { put(cookie, outcome.cookie().map_or(0, |cookie| cookie.get())) };
+    outcome.code().into()
+}
+
 /// Asks for the user stack of a task, the one that runs on this CPU. Returns one of enum unwind_outcome, or an
 /// error, less than 0. `cookie` gets what the sample records in place of the stack, or 0 if there is none.
 ///
@@ -90,16 +128,7 @@ pub unsafe extern "C" fn unwind_request(
     cookie: *mut u64,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    let task = unsafe { state(task) };
-    // SAFETY: likewise. The cookie's place is looked at before anything is asked for.
-    let place = unsafe { put(cookie, 0) };
-    let outcome = match (task, place) {
-        (Ok(task), Ok(())) => UNWIND.request(task, ClientId::from_bits(client)),
-        (Err(error), _) | (_, Err(error)) => return error.number(),
-    };
-    // SAFETY: likewise.
-    let _ = unsafe { put(cookie, outcome.cookie().map_or(0, |cookie| cookie.get())) };
-    outcome.code().into()
+    unsafe { ask(task, cookie, |task| UNWIND.request(task, ClientId::from_bits(client))) }
 }
 
 /// As unwind_request, but for the stack as it is now, also if the client was served in this kernel entry:
@@ -118,16 +147,7 @@ pub unsafe extern "C" fn unwind_request_anew(
     cookie: *mut u64,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    let task = unsafe { state(task) };
-    // SAFETY: likewise.
-    let place = unsafe { put(cookie, 0) };
-    let outcome = match (task, place) {
-        (Ok(task), Ok(())) => UNWIND.request_anew(task, ClientId::from_bits(client)),
-        (Err(error), _) | (_, Err(error)) => return error.number(),
-    };
-    // SAFETY: likewise.
-    let _ = unsafe { put(cookie, outcome.cookie().map_or(0, |cookie| cookie.get())) };
-    outcome.code().into()
+    unsafe { ask(task, cookie, |task| UNWIND.request_anew(task, ClientId::from_bits(client))) }
 }
 
 /// The cookie of the kernel entry that the task is in, without a request for its stack. Returns 0, or as
@@ -141,12 +161,9 @@ pub unsafe extern "C" fn unwind_request_anew(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unwind_cookie(task: *mut unwind_task, cookie: *mut u64) -> i32 {
     // SAFETY: the caller's promise.
-    let task = unsafe { state(task) };
-    // SAFETY: likewise.
-    let place = unsafe { put(cookie, 0) };
-    let found = match (task, place) {
-        (Ok(task), Ok(())) => UNWIND.cookie(task),
-        (Err(error), _) | (_, Err(error)) => return error.number(),
+    let found = match unsafe { asked(task, cookie) } {
+        Ok(task) => UNWIND.cookie(task),
+        Err(error) => return error.number(),
     };
     match found {
         // SAFETY: likewise.
