@@ -98,7 +98,9 @@ impl Walk<'_> {
             unwind_mode::Vm86 => Ia32::VM86,
             _ => Ia32::with_bases(regs.code_base, regs.stack_base),
         };
-        let tables = Tables::new(space, &mut scratch.tables, may_fault.then_some(context));
+        let Scratch { tables, registers } = scratch;
+        *registers = registers_64(regs);
+        let tables = Tables::new(space, tables, may_fault.then_some(context));
         let rows_of = RowSource::<Ia32>::or(tables, SignalTrampolines);
         let rows_of = RowSource::<Ia32>::or(rows_of, InstructionAnalysis);
         let mut walker = Walker::new(arch, rows_of)
@@ -108,7 +110,7 @@ impl Walk<'_> {
         if stack_end != 0 {
             walker = walker.stack_end(stack_end);
         }
-        walker.trace(registers_32(regs), &mut mem, trace);
+        walker.trace(Ia32Regs::from_x86_64(registers), &mut mem, trace);
     }
 }
 
@@ -121,21 +123,6 @@ fn registers_64(regs: &unwind_registers) -> X86_64Regs {
     }
     let gpr = [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15];
     X86_64Regs::from_all(rip, gpr)
-}
-
-fn registers_32(regs: &unwind_registers) -> Ia32Regs {
-    let unwind_registers { rip, rsp, rbp, rax, rbx, rcx, rdx, rsi, rdi, .. } = *regs;
-    let [eip, esp, ebp] = [rip, rsp, rbp].map(low);
-    if regs.all == 0 {
-        return Ia32Regs::new(eip, esp, ebp);
-    }
-    let [eax, ecx, edx, ebx, esi, edi] = [rax, rcx, rdx, rbx, rsi, rdi].map(low);
-    Ia32Regs::from_all(eip, [eax, ecx, edx, ebx, esp, ebp, esi, edi])
-}
-
-fn low(value: u64) -> u32 {
-    let [a, b, c, d, ..] = value.to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
 }
 
 /// The target's memory, by the hooks.

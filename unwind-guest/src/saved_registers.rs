@@ -3,7 +3,7 @@
 use unwind_core::{Memory, StepError, VirtAddr};
 use unwind_x86::{Ia32Regs, X86_64Regs};
 
-use crate::vcpu::{CodeKind, ia32_registers};
+use crate::vcpu::CodeKind;
 
 /// Where the registers of interrupted code are saved, each in 8 bytes:
 ///
@@ -119,8 +119,7 @@ impl SavedRegisters {
             Some(Some(rbp)) => X86_64Regs::new(rip, rsp, rbp),
             Some(None) => X86_64Regs::new(rip, rsp, 0).without(X86_64Regs::RBP),
         };
-        let rbp = self.partial.map_or(rbp, Option::unwrap_or_default);
-        let ia32 = ia32_registers(rip, [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp]);
+        let ia32 = Ia32Regs::from_x86_64(&x86_64);
         Ok(Interrupted { x86_64, ia32, cs: low(cs), ss: low(ss), rflags })
     }
 }

@@ -141,8 +141,7 @@ impl VcpuRegisters {
     /// The registers of 32-bit code.
     #[must_use]
     pub fn ia32_registers(&self) -> Ia32Regs {
-        let [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, ..] = self.general;
-        ia32_registers(self.rip, [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp])
+        Ia32Regs::from_x86_64(&self.x86_64_registers())
     }
 
     const fn is_virtual_8086(&self) -> bool {
@@ -151,14 +150,8 @@ impl VcpuRegisters {
     }
 }
 
-/// The registers of 32-bit code, of which those of 64-bit code are given, by their 64-bit numbers.
-pub(crate) fn ia32_registers(rip: u64, general: [u64; 8]) -> Ia32Regs {
-    let [eax, edx, ecx, ebx, esi, edi, ebp, esp] = general.map(low_half);
-    Ia32Regs::from_all(low_half(rip), [eax, ecx, edx, ebx, esp, ebp, esi, edi])
-}
-
 /// The lower half of a register.
-pub(crate) const fn low_half(value: u64) -> u32 {
+const fn low_half(value: u64) -> u32 {
     let [a, b, c, d, ..] = value.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }

@@ -5,6 +5,7 @@ use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtA
 use crate::call::follows_call;
 use crate::initial_stack::is_initial_stack;
 use crate::sigreturn::{Sigreturn32, find_sigreturn_32};
+use crate::x86_64::X86_64Regs;
 
 /// The registers of 32-bit code, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,32 @@ impl Ia32Regs {
     pub const fn from_all(eip: u32, gpr: [u32; 8]) -> Self {
         Self { eip, gpr, known: u8::MAX }
     }
+
+    /// Those of 32-bit code that a 64-bit kernel has saved as these: the lower half of each that is known.
+    #[must_use]
+    pub fn from_x86_64(regs: &X86_64Regs) -> Self {
+        const BY_NUMBER: [DwarfReg; 8] = [
+            X86_64Regs::RAX,
+            X86_64Regs::RCX,
+            X86_64Regs::RDX,
+            X86_64Regs::RBX,
+            X86_64Regs::RSP,
+            X86_64Regs::RBP,
+            X86_64Regs::RSI,
+            X86_64Regs::RDI,
+        ];
+        let none = Self { eip: low_half(regs.pc()), gpr: [0; 8], known: 0 };
+        (0..).zip(BY_NUMBER).fold(none, |own, (number, wide)| match regs.get(wide) {
+            Some(value) => own.with(DwarfReg(number), low_half(value)),
+            None => own,
+        })
+    }
+}
+
+/// 32-bit code has no more of a register.
+fn low_half(value: u64) -> u32 {
+    let [b0, b1, b2, b3, ..] = value.to_le_bytes();
+    u32::from_le_bytes([b0, b1, b2, b3])
 }
 
 impl Registers for Ia32Regs {
@@ -245,6 +272,19 @@ const fn unreadable(addr: VirtAddr, error: ReadError) -> StepError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn registers_that_a_64_bit_kernel_has_saved_have_their_lower_halves_and_stay_unknown() {
+        let wide: [u64; 16] =
+            core::array::from_fn(|at| 0xffff_0000_0000_0000 | u64::try_from(at).unwrap());
+        let regs = X86_64Regs::from_all(0x1_0804_9000, wide);
+        let all = Ia32Regs::from_all(0x0804_9000, [0, 2, 1, 3, 7, 6, 4, 5]);
+        assert_eq!(Ia32Regs::from_x86_64(&regs), all);
+        let few = X86_64Regs::new(9, 8, 7);
+        assert_eq!(Ia32Regs::from_x86_64(&few), Ia32Regs::new(9, 8, 7));
+        let fewer = Ia32Regs::new(9, 8, 7).without(Ia32Regs::EBP);
+        assert_eq!(Ia32Regs::from_x86_64(&few.without(X86_64Regs::RBP)), fewer);
+    }
 
     #[test]
     fn linear_addresses_wrap_at_32_bits() {

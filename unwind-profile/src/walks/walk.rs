@@ -3,13 +3,13 @@
 use std::fmt;
 
 use unwind_core::{
-    Arch, CacheStats, End, FramePc, PackedFrame, Provenance, RowCache, RowSource, RowStore,
-    TableError, Trace, Walker,
+    Arch, CacheStats, End, FramePc, PackedFrame, Provenance, Registers as _, RowCache, RowSource,
+    RowStore, TableError, Trace, Walker,
 };
 use unwind_perf::record::{Callchain, UserAbi, UserState};
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::rows::program_start::ProgramStart;
-use unwind_target::stack::walk::{ia32_arch, ia32_registers, low_half, x86_64_registers};
+use unwind_target::stack::walk::{ia32_arch, ia32_registers, x86_64_registers};
 use unwind_target::target::registers::UserRegisters;
 use unwind_x86::{
     Ia32, InstructionAnalysis, LinkageEntries, SignalTrampolines, StackSwitches, UnrecordedPushes,
@@ -193,7 +193,8 @@ impl SampleWalker {
         space: &Space,
     ) -> WalkedStack {
         let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
-        let (arch, sp) = (ia32_arch(regs), low_half(regs.rsp).into());
+        let (arch, regs) = (ia32_arch(regs), ia32_registers(regs));
+        let sp = regs.sp();
         let tables = LinkageEntries::new(RecordedTables { space });
         let source = RowSource::<Ia32>::or(tables, SignalTrampolines);
         let source = RowSource::<Ia32>::or(source, ProgramStart { files: space });
@@ -204,7 +205,6 @@ impl SampleWalker {
             Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        let regs = ia32_registers(regs);
         SampleWalk { walker, regs, sp, state, space, running: &mut self.running }
             .trace(&mut self.trace)
     }

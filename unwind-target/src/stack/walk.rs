@@ -463,20 +463,8 @@ pub const fn ia32_arch(regs: &UserRegisters) -> Ia32 {
     if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 }
 }
 
-/// In the order of the DWARF numbers.
-pub fn ia32_registers(regs: &UserRegisters) -> Ia32Regs {
-    if regs.only_pc_and_sp {
-        let (eip, esp) = (low_half(regs.rip), low_half(regs.rsp));
-        return Ia32Regs::new(eip, esp, 0).without(Ia32Regs::EBP);
-    }
-    let r = regs;
-    let gpr = [r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi];
-    Ia32Regs::from_all(low_half(r.rip), gpr.map(low_half))
-}
-
-/// 32-bit code has no more of a register.
+/// The same of 32-bit code.
 #[must_use]
-pub fn low_half(value: u64) -> u32 {
-    let [b0, b1, b2, b3, ..] = value.to_le_bytes();
-    u32::from_le_bytes([b0, b1, b2, b3])
+pub fn ia32_registers(regs: &UserRegisters) -> Ia32Regs {
+    Ia32Regs::from_x86_64(&x86_64_registers(regs))
 }
