@@ -40,6 +40,20 @@ pub(crate) struct Scratch {
     pub(crate) registers: X86_64Regs,
 }
 
+impl Scratch {
+    /// The tables of a walk, and the registers that it begins with.
+    fn begin<'w>(
+        &'w mut self,
+        regs: &unwind_registers,
+        space: Option<AnySpace<'w>>,
+        mem: &TargetMemory,
+    ) -> (Tables<'w>, &'w mut X86_64Regs) {
+        let Self { tables, registers } = self;
+        *registers = registers_64(regs);
+        (Tables::new(space, tables, mem.may_fault.then_some(mem.context)), registers)
+    }
+}
+
 /// One walk.
 #[derive(Debug)]
 pub(crate) struct Walk<'w> {
@@ -65,18 +79,19 @@ impl Walk<'_> {
         self.flags & flag != 0
     }
 
+    const fn memory(&self) -> TargetMemory {
+        TargetMemory { context: self.context, may_fault: self.has(UNWIND_MAY_FAULT) }
+    }
+
     // Each kind of code takes the stack that it needs, and not that of both.
     #[inline(never)]
     fn trace_64(self, trace: &mut Trace) {
         let arch =
             if self.has(UNWIND_FIVE_LEVEL) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL };
         let arch = if self.has(UNWIND_NO_RED_ZONE) { arch.without_red_zone() } else { arch };
-        let may_fault = self.has(UNWIND_MAY_FAULT);
-        let mut mem = TargetMemory { context: self.context, may_fault };
-        let Self { regs, space, rows, scratch, context, stack_end, .. } = self;
-        let Scratch { tables, registers } = scratch;
-        *registers = registers_64(regs);
-        let tables = Tables::new(space, tables, may_fault.then_some(context));
+        let mut mem = self.memory();
+        let Self { regs, space, rows, scratch, stack_end, .. } = self;
+        let (tables, registers) = scratch.begin(regs, space, &mem);
         let rows_of = RowSource::<X86_64>::or(tables, SignalTrampolines);
         let rows_of = RowSource::<X86_64>::or(rows_of, InstructionAnalysis);
         let mut walker = Walker::new(arch, rows_of)
@@ -91,16 +106,13 @@ impl Walk<'_> {
 
     #[inline(never)]
     fn trace_32(self, trace: &mut Trace) {
-        let may_fault = self.has(UNWIND_MAY_FAULT);
-        let mut mem = TargetMemory { context: self.context, may_fault };
-        let Self { regs, mode, space, rows, scratch, context, stack_end, .. } = self;
+        let mut mem = self.memory();
+        let Self { regs, mode, space, rows, scratch, stack_end, .. } = self;
         let arch = match mode {
             unwind_mode::Vm86 => Ia32::VM86,
             _ => Ia32::with_bases(regs.code_base, regs.stack_base),
         };
-        let Scratch { tables, registers } = scratch;
-        *registers = registers_64(regs);
-        let tables = Tables::new(space, tables, may_fault.then_some(context));
+        let (tables, registers) = scratch.begin(regs, space, &mem);
         let rows_of = RowSource::<Ia32>::or(tables, SignalTrampolines);
         let rows_of = RowSource::<Ia32>::or(rows_of, InstructionAnalysis);
         let mut walker = Walker::new(arch, rows_of)
