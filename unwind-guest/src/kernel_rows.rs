@@ -1,9 +1,12 @@
 //! What the sources of a kernel's rows have in common.
 
 use unwind_core::{BaseReg, CfaRule, FrameContext, Memory, RegRule, Row, RowSource, StepError};
+use unwind_x86::paging::{Access, PagedMemory, PhysicalMemory};
 
 use crate::kernel_code::LinuxKernel;
-use crate::saved_registers::{RBP, RIP, RSP, SavedRegisters, Whose};
+use crate::saved_registers::{Interrupted, RBP, RIP, RSP, SavedRegisters, Whose};
+use crate::stack::UserCode;
+use crate::vcpu::CodeKind;
 
 /// What a kernel's stack was entered from, as its outermost frame tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +18,30 @@ pub enum Entry {
     /// That is not known: the walk did not come to the outermost frame, or that is code at the kernel's
     /// entry that has saved no registers yet.
     Unknown,
+}
+
+impl Entry {
+    /// The user code that has entered the kernel: its kind, and its registers. From then on `memory` reads on behalf
+    /// of that code: what it cannot read is none of its stack.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, or what is not known of it.
+    pub fn user_code<P: PhysicalMemory, const PAGES: usize>(
+        self,
+        memory: &mut PagedMemory<P, PAGES>,
+    ) -> Result<(CodeKind, Interrupted), UserCode> {
+        let saved = match self {
+            Self::User(saved) => saved,
+            Self::KernelThread => return Err(UserCode::None),
+            Self::Unknown => return Err(UserCode::Unknown),
+        };
+        let interrupted = saved.read(memory).map_err(UserCode::Unreadable)?;
+        let code = interrupted.code().ok_or(UserCode::Segment(interrupted.cs))?;
+        let space = memory.space().access(Access::User);
+        memory.switch(space);
+        Ok((code, interrupted))
+    }
 }
 
 /// A source of a kernel's rows that knows how the kernel was entered.

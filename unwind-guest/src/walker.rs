@@ -1,12 +1,12 @@
 //! The walk of a vCPU's stack.
 
 use unwind_core::{CacheStats, End, RowCache, RowSource, Walker};
-use unwind_x86::paging::{Access, PagedMemory, PhysicalMemory};
+use unwind_x86::paging::{PagedMemory, PhysicalMemory};
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, X86_64, X86_64Regs};
 
 use crate::kernel_code::{AddressHalf, LinuxKernel};
-use crate::kernel_rows::{Entry, KernelRows};
-use crate::saved_registers::SavedRegisters;
+use crate::kernel_rows::KernelRows;
+use crate::saved_registers::Interrupted;
 use crate::stack::{GuestStack, Part, UserCode};
 use crate::vcpu::{CodeKind, VcpuRegisters};
 
@@ -63,12 +63,9 @@ where
             }
             CodeKind::X86_64 => {
                 self.walk_kernel(vcpu, &mut memory, &mut stack.kernel);
-                stack.user_code = match self.kernel.entry() {
-                    _ if !ends(&stack.kernel) => UserCode::Unknown,
-                    Entry::User(saved) => self.walk_entered(vcpu, saved, &mut memory, stack),
-                    Entry::KernelThread => UserCode::None,
-                    Entry::Unknown => UserCode::Unknown,
-                };
+                if ends(&stack.kernel) {
+                    stack.user_code = self.walk_entered(vcpu, &mut memory, &mut stack.user);
+                }
             }
             CodeKind::Ia32 { .. } => {
                 let regs = vcpu.ia32_registers();
@@ -101,21 +98,16 @@ where
     fn walk_entered<P: PhysicalMemory, const N: usize>(
         &mut self,
         vcpu: &VcpuRegisters,
-        saved: SavedRegisters,
         memory: &mut PagedMemory<P, PAGES>,
-        stack: &mut GuestStack<N>,
+        part: &mut Part<N>,
     ) -> UserCode {
-        let interrupted = match saved.read(memory) {
-            Ok(interrupted) => interrupted,
-            Err(error) => return UserCode::Unreadable(error),
-        };
-        let Some(code) = interrupted.code() else { return UserCode::Segment(interrupted.cs) };
-        // What user code cannot read is none of its stack.
-        let space = *memory.space();
-        memory.switch(space.access(Access::User));
-        let regs = (interrupted.x86_64, interrupted.ia32);
-        self.walk_user(vcpu.x86_64(), code, regs, memory, &mut stack.user);
-        UserCode::Entered
+        match self.kernel.entry().user_code(memory) {
+            Ok((code, Interrupted { x86_64, ia32, .. })) => {
+                self.walk_user(vcpu.x86_64(), code, (x86_64, ia32), memory, part);
+                UserCode::Entered
+            }
+            Err(why) => why,
+        }
     }
 
     fn walk_user<P: PhysicalMemory, const N: usize>(

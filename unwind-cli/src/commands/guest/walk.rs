@@ -6,8 +6,8 @@ use unwind_core::{
     Arch, CacheStats, End, Frame, ReturnAddresses, RowCache, RowSource, RowStore, Walker,
 };
 use unwind_guest::orc::{OrcRows, OrcTable};
-use unwind_guest::paging::{Access, PagedMemory};
-use unwind_guest::{AddressHalf, CodeKind, Entry, KernelRows as _, LinuxKernel, VcpuRegisters};
+use unwind_guest::paging::PagedMemory;
+use unwind_guest::{AddressHalf, CodeKind, KernelRows as _, LinuxKernel, UserCode, VcpuRegisters};
 use unwind_target::StackEnd;
 use unwind_target::rows::call_frame_source::CallFrameSource;
 use unwind_target::rows::frame_pointers::FramePointerRows;
@@ -111,31 +111,16 @@ impl<'f> GuestWalker<'f> {
         let walker = walker.cache(&mut self.kernel_rows).fallback(self.frame_pointers);
         let walker = walker.max_frames(self.max_frames).return_addresses(AddressHalf::Kernel);
         let (frames, mut end, is_end) = collect(walker, vcpu.x86_64_registers(), memory);
-        let user = match orc.entry() {
-            _ if !is_end => None,
-            Entry::KernelThread => None,
-            Entry::Unknown => {
-                lose_user(&mut end, "has not saved the registers of user code yet");
+        let user = match is_end.then(|| orc.entry().user_code(memory)) {
+            None | Some(Err(UserCode::None)) => None,
+            Some(Ok((code, entered))) => {
+                let regs = (entered.x86_64, entered.ia32);
+                Some(self.walk_code(vcpu, code, true, regs, memory))
+            }
+            Some(Err(why)) => {
+                lose_user(&mut end, why);
                 None
             }
-            Entry::User(saved) => match saved.read(memory) {
-                Ok(interrupted) => match interrupted.code() {
-                    Some(code) => {
-                        let space = memory.space().access(Access::User);
-                        memory.switch(space);
-                        let regs = (interrupted.x86_64, interrupted.ia32);
-                        Some(self.walk_code(vcpu, code, true, regs, memory))
-                    }
-                    None => {
-                        lose_user(&mut end, "was entered from a segment that is not Linux's");
-                        None
-                    }
-                },
-                Err(error) => {
-                    lose_user(&mut end, &format!("has saved registers: {error}"));
-                    None
-                }
-            },
         };
         let code = CodeKind::X86_64;
         VcpuStack { part: Part { code, is_by_orc: true, frames, end }, user }
@@ -183,8 +168,13 @@ impl<'f> GuestWalker<'f> {
     }
 }
 
-/// Says that the user code is not known, of a kernel's stack that has come to its end.
-fn lose_user(end: &mut StackEnd, why: &str) {
+/// Says why the user code is not known, of a kernel's stack that has come to its end.
+fn lose_user(end: &mut StackEnd, why: UserCode) {
+    let why = match why {
+        UserCode::Unreadable(error) => format!("has saved registers: {error}"),
+        UserCode::Segment(_) => "was entered from a segment that is not Linux's".into(),
+        _ => "has not saved the registers of user code yet".into(),
+    };
     end.complete = false;
     end.text = format!("{}, but the kernel {why}", end.text);
 }
