@@ -1,5 +1,6 @@
 //! The result of one walk, in a fixed amount of memory.
 
+use core::convert::Infallible;
 use core::fmt;
 
 use crate::addr::{FramePc, VirtAddr};
@@ -309,6 +310,19 @@ impl<F: AsRef<[PackedFrame]> + ?Sized> Trace<F> {
 }
 
 impl Trace {
+    /// Adds the frames of another walk after those that are here, and takes its end: for a stack of several parts,
+    /// such as a guest's kernel and user code. Where there is too little room the end is
+    /// [`FrameLimit`](End::FrameLimit).
+    pub fn append(&mut self, part: &Self) {
+        self.end = part.end;
+        for frame in part.used() {
+            if !self.push(frame.addr(), frame.provenance) {
+                self.finish(End::<Infallible>::FrameLimit);
+                return;
+            }
+        }
+    }
+
     /// Adds a frame; `false` if there is no room.
     #[inline]
     pub(crate) fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool {
@@ -404,5 +418,24 @@ mod tests {
             plain.with_assumed_fp(),
         ];
         assert_eq!(marked.map(Provenance::bits), [0x11, 0x21, 0x41, 0x81]);
+    }
+
+    #[test]
+    fn parts_of_a_stack_are_one_trace_with_the_end_of_the_last() {
+        let of = |pcs: &[u64], end: End<Infallible>| {
+            let mut trace = Trace::<[_; 3]>::new();
+            let lent: &mut Trace = &mut trace;
+            for &pc in pcs {
+                assert!(lent.push(VirtAddr::new(pc), Provenance(0)));
+            }
+            lent.finish(end);
+            trace
+        };
+        let mut whole = of(&[1, 2], End::NoRow);
+        let lent: &mut Trace = &mut whole;
+        lent.append(&of(&[3], End::Outermost));
+        assert!(lent.pcs().map(VirtAddr::get).eq(1..=3) && lent.is_complete());
+        lent.append(&of(&[4], End::Outermost));
+        assert_eq!((lent.len(), lent.end(), lent.is_complete()), (3, Some(End::FrameLimit), false));
     }
 }

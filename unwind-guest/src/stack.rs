@@ -104,6 +104,29 @@ impl<const N: usize> GuestStack<N> {
             }
     }
 
+    /// Whether a part ends where memory is absent: once that is there, another walk may get further.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        let ends = [self.kernel(), self.user()].map(|part| part.and_then(Trace::end));
+        let registers = match self.user_code {
+            UserCode::Unreadable(error) => Some(End::Step(error)),
+            _ => None,
+        };
+        ends.into_iter().chain([registers]).flatten().any(|end| end.is_retryable())
+    }
+
+    /// Writes the frames of both parts into a trace, the kernel's first, as a delivery of
+    /// [`unwind_core::deferred`] has them. The trace is complete if this is.
+    pub fn write_to(&self, trace: &mut Trace) {
+        trace.clear();
+        let parts = [self.kernel(), self.user()];
+        parts.into_iter().flatten().for_each(|part| trace.append(part));
+        if !self.is_complete() && trace.is_complete() {
+            // Of user code nothing is known: that is no end.
+            trace.append(&Trace::<[PackedFrame; 0]>::new());
+        }
+    }
+
     pub(crate) const fn clear(&mut self) {
         self.kernel.clear();
         self.user.clear();

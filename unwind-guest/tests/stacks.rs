@@ -199,6 +199,38 @@ fn registers_that_are_not_mapped_end_the_kernels_part() {
 }
 
 #[test]
+fn both_parts_are_one_trace_that_is_complete_if_the_stack_is() {
+    let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    let mut trace = Trace::<[_; 8]>::new();
+    let lent: &mut Trace = &mut trace;
+    let stack = walk(&guest, &orc, &vcpu);
+    stack.write_to(lent);
+    assert_eq!(pcs(Some(lent)), [pcs(stack.kernel()), pcs(stack.user())].concat());
+    assert!(lent.is_complete() && !stack.is_retryable());
+
+    // The user part is in a segment of its own.
+    let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x0f);
+    let stack = walk(&guest, &orc, &vcpu);
+    stack.write_to(lent);
+    assert_eq!((pcs(Some(lent)), lent.end()), (pcs(stack.kernel()), None));
+    assert!(!lent.is_complete() && !stack.is_retryable());
+}
+
+#[test]
+fn a_stack_is_to_be_walked_again_where_memory_is_absent() {
+    let (mut guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    // The user's stack is in a page that is not there; then the saved registers are.
+    guest.save(TASK_STACK + 0x118, (USER, USER_STACK + 0x1000, 7), (0x33, 0x2b));
+    let stack = walk(&guest, &orc, &vcpu);
+    assert_eq!((stack.user_code(), stack.is_retryable()), (UserCode::Entered, true));
+    let mut general = vcpu.general;
+    general[7] = TASK_STACK + 0xfe8;
+    guest.write(TASK_STACK + 0xff8, &[KERNEL + 0x1010]);
+    let stack = walk(&guest, &orc, &VcpuRegisters { general, ..vcpu });
+    assert!(stack.user().is_none() && stack.is_retryable());
+}
+
+#[test]
 fn what_are_no_saved_registers_is_not_followed() {
     // A selector of nobody, a user's of which the stack's is the kernel's, a user's with a kernel's pc.
     for (rip, cs, ss) in

@@ -1,0 +1,43 @@
+//! From the registers of a vCPU to its stack.
+
+use unwind_cfi::{CfiAbi, CfiSection, CfiSource, CfiTable};
+use unwind_core::{Empty, Module, ModuleMap, VirtAddr};
+use unwind_guest::GuestWalker;
+use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
+
+use crate::image::GuestImage;
+
+/// The tables of the guest's code. The monitor of this example knows its guest.
+#[derive(Debug)]
+pub struct GuestTables {
+    kernel: [OrcTable<'static>; 1],
+    user: ModuleMap<CfiTable<'static>, 1>,
+}
+
+/// A walker by these tables. Each thread that walks has one, with rows that it keeps.
+pub(crate) type Walker<'t> = GuestWalker<OrcRows<'t>, CfiSource<'t, 'static, 1>, Empty>;
+
+impl GuestTables {
+    /// Those in a file.
+    pub fn new(image: &GuestImage) -> Self {
+        let (ips, ips_at) = image.section(".orc_unwind_ip");
+        let (entries, _) = image.section(".orc_unwind");
+        let ips = (ips, VirtAddr::new(ips_at));
+        let kernel = OrcTable::from_sections(OrcLayout::Linux6_4, ips, entries);
+        let (frames, frames_at) = image.section(".eh_frame");
+        let (header, header_at) = image.section(".eh_frame_hdr");
+        let frames = CfiSection::eh_frame(frames, frames_at);
+        let table = CfiTable::with_search_table(frames, CfiAbi::X86_64, header, header_at);
+        let (code, code_at) = image.section(".user");
+        let text = VirtAddr::new(code_at)..VirtAddr::new(code_at + code.len() as u64);
+        let table = table.expect("well formed").expect("the linker has sorted it");
+        let mut user = ModuleMap::new();
+        user.add(Module { text, table }).expect("there is room for one");
+        Self { kernel: [kernel.expect("well formed")], user }
+    }
+
+    /// A walker that has kept nothing yet.
+    pub fn walker(&self) -> Walker<'_> {
+        GuestWalker::new(OrcRows::new(&self.kernel), CfiSource::new(&self.user), Empty)
+    }
+}
