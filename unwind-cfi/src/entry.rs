@@ -79,7 +79,7 @@ pub struct Body<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Entries<'a> {
     section: CfiSection<'a>,
-    abi: CfiAbi,
+    pub(crate) abi: CfiAbi,
     pub(crate) registers: RegisterNumbers,
     /// The ranges of code can be searched by bisection.
     is_code_ascending: bool,

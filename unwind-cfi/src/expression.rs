@@ -5,6 +5,7 @@
 //! and the step in the CFA that lazy PLTs have.
 
 use gimli::{DwOp, Reader as _, constants};
+use unwind_core::CfaLoads;
 
 use crate::{abi::RegisterNumbers, reader::Reader, work_counter};
 
@@ -159,6 +160,35 @@ pub(crate) fn operand(operation: DwOp, r: &mut Reader<'_>) -> Option<Value> {
         constants::DW_OP_consts => Value::Constant(r.read_sleb128().ok()?),
         _ => return None,
     })
+}
+
+/// The loads by which an expression finds a CFA, if it does nothing else.
+pub(crate) fn loads(mut expression: Reader<'_>, registers: &RegisterNumbers) -> Option<CfaLoads> {
+    let first = DwOp(expression.read_u8().ok()?);
+    let Value::Register(register, offset) = operand(first, &mut expression)? else { return None };
+    let mut offsets = [offset, 0, 0];
+    let mut count = 0_usize;
+    while let Ok(byte) = expression.read_u8() {
+        work_counter::steps(1);
+        match DwOp(byte) {
+            constants::DW_OP_deref => count = count.checked_add(1)?,
+            constants::DW_OP_plus_uconst => {
+                let plus = expression.read_uleb128().ok()?;
+                let sum = offsets.get_mut(count)?;
+                *sum = sum.checked_add_unsigned(plus)?;
+            }
+            _ => return None,
+        }
+    }
+    let [offset, between, plus] = offsets;
+    let (between, plus) = match count {
+        1 => (None, between),
+        2 => (Some(i16::try_from(between).ok()?), plus),
+        _ => return None,
+    };
+    let base = registers.base(register)?;
+    let (offset, plus) = (i32::try_from(offset).ok()?, i32::try_from(plus).ok()?);
+    Some(CfaLoads { base, offset, between, plus })
 }
 
 fn add(left: Value, right: Value) -> Option<Value> {

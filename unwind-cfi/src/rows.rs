@@ -1,6 +1,6 @@
 //! The rows of an FDE, one after the other.
 
-use unwind_core::{CfaRule, Row};
+use unwind_core::{CfaLoads, CfaRule, Row};
 
 use crate::{
     entry::{Body, Cie, Entries},
@@ -158,6 +158,16 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
             }
             error @ NoRow::Error(_) => Err(error),
         }
+    }
+
+    /// Where the CFA is found by loads that no row says: how, and what holds there else, as
+    /// [`found`](Self::found) says it, with any CFA.
+    #[must_use]
+    pub fn by_loads(&self) -> Option<(Row, CfaLoads)> {
+        let Run { entries, cie, rules, .. } = &self.run;
+        let rules = self.stop.is_none().then(|| rules.with_lost_fp())?;
+        let (row, loads) = rules.by_loads(entries, cie.ra)?;
+        Some((if cie.is_signal() { row.with_signal() } else { row }, loads))
     }
 
     /// Whether registers are saved there as only a function does that may return to where an

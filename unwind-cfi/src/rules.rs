@@ -1,10 +1,11 @@
 //! The rules of the CFA, the return address, the frame pointer and the stack pointer, and
 //! the row that they come to.
 
-use unwind_core::{Addend, BaseReg, CfaRule, RegRule, Row};
+use unwind_core::{Addend, BaseReg, CfaLoads, CfaRule, RegRule, Row};
 
 use crate::{
     abi::RegisterNumbers,
+    entry::Entries,
     error::CfiError,
     expression::{self, Step, Value},
     reader::Reader,
@@ -359,6 +360,26 @@ impl Rules {
             (Some(before), Some(after)) => NoRow::Blocks(before, after, step),
             _ => NoRow::Error(self.reason(registers, column, section)),
         }
+    }
+
+    /// The row but for its CFA, and how that is found, where it is found by loads that no row says.
+    pub(crate) fn by_loads(&self, entries: &Entries<'_>, column: u64) -> Option<(Row, CfaLoads)> {
+        let (registers, section) = (&entries.registers, entries.section());
+        let loads = match self.cfa {
+            Cfa::None(NoRule::LoadPlus(register, offset, plus)) => {
+                CfaLoads { base: registers.base(register)?, offset, between: None, plus }
+            }
+            Cfa::None(NoRule::Expression(len, at)) => {
+                let at = usize::try_from(at.wrapping_sub(section.addr)).ok()?;
+                let bytes = section.bytes.get(at..)?.get(..len.into())?;
+                expression::loads(Reader::new(bytes, entries.abi.endian()), registers)?
+            }
+            _ => return None,
+        };
+        let cfa = Cfa::Rule(CfaRule::sp(0));
+        let rules = Self { cfa, ..*self };
+        let row = (self.sp == Reg::Unset).then(|| rules.row(registers, column))?;
+        Some((row?, loads))
     }
 
     /// Why there is no row, of a section at this address.

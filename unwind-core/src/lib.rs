@@ -124,7 +124,7 @@ pub use register::{BaseReg, DwarfReg, Registers, WordSize};
 pub use register_rules::RegisterRules;
 pub use return_addresses::{ReturnAddresses, Unchecked};
 pub use row::{Needs, Row};
-pub use rule::{Addend, CfaRule, RegRule};
+pub use rule::{Addend, CfaLoads, CfaRule, RegRule};
 pub use source::{Coverage, Empty, FrameContext, Or, RowKey, RowSource};
 pub use step_error::StepError;
 pub use table_error::{TableError, TableFault};

@@ -43,6 +43,42 @@ impl Addend {
     }
 }
 
+/// A CFA that no [`CfaRule`] says, found by one load or two: `*(base + offset) + plus`, or
+/// `*(*(base + offset) + between) + plus`. Code that runs on several stacks, such as OCaml's, keeps the
+/// way back to another one so. All in bytes.
+///
+/// ```
+/// use unwind_core::{BaseReg, CfaLoads};
+///
+/// let loads = CfaLoads { base: BaseReg::Sp, offset: 56, between: Some(0), plus: 8 };
+/// let words = [(0x7038, 0x9000), (0x9000, 0x9a00)];
+/// let load = |at| words.iter().find(|(addr, _)| *addr == at).map(|(_, word)| *word);
+/// assert_eq!(loads.cfa(0x7000, load), Some(0x9a08));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CfaLoads {
+    /// The register.
+    pub base: BaseReg,
+    /// What is added to its value.
+    pub offset: i32,
+    /// What is added to the first word, if there is a second one.
+    pub between: Option<i16>,
+    /// What is added to the last word.
+    pub plus: i32,
+}
+
+impl CfaLoads {
+    /// The CFA, where the register has the value `base` and `load` reads a word of the program; `None` if
+    /// that cannot be read.
+    pub fn cfa(&self, base: u64, mut load: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+        let mut word = load(base.wrapping_add_signed(self.offset.into()))?;
+        if let Some(between) = self.between {
+            word = load(word.wrapping_add_signed(between.into()))?;
+        }
+        Some(word.wrapping_add_signed(self.plus.into()))
+    }
+}
+
 impl CfaRule {
     /// The stack pointer plus `offset` bytes.
     #[must_use]

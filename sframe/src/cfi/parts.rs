@@ -4,14 +4,43 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use unwind_cfi::{CfiError, Fde, NoRow, Rows, States};
-use unwind_core::Row;
+use unwind_core::{CfaLoads, Row};
 
 use super::convert::{CfiConverter, Known};
 use crate::write::lost::WriteError;
 
-/// The rows of an entry as lookups find them, or what holds in place of one. Each with where it begins
-/// to hold, in bytes from the start of the entry's code.
-pub(crate) type Part = (u32, Result<Row, NoRow>);
+/// What holds in a part of an entry's code.
+#[derive(Clone, Copy)]
+pub(crate) enum Held {
+    /// What lookups find there.
+    Row(Row),
+    /// The same but for the CFA, which is found so in each frame.
+    Loads(Row, CfaLoads),
+    /// Something else.
+    No(NoRow),
+}
+
+impl Held {
+    fn of(rows: &Rows<'_, '_, '_>) -> Self {
+        match (rows.found(), rows.by_loads()) {
+            (Ok(row), _) if !row.is_context_only() => Self::Row(row),
+            (_, Some((row, loads))) => Self::Loads(row, loads),
+            (Ok(row), None) => Self::Row(row),
+            (Err(no_row), None) => Self::No(no_row),
+        }
+    }
+
+    const fn with_eh_return(self) -> Self {
+        match self {
+            Self::Row(row) => Self::Row(row.with_eh_return()),
+            Self::Loads(row, loads) => Self::Loads(row.with_eh_return(), loads),
+            Self::No(no_row) => Self::No(no_row),
+        }
+    }
+}
+
+/// Each with where it begins to hold, in bytes from the start of the entry's code.
+pub(crate) type Part = (u32, Held);
 
 impl CfiConverter<'_> {
     /// Hands the code of the next FDE to `each`, part by part and ascending, with what lookups find there;
@@ -23,7 +52,7 @@ impl CfiConverter<'_> {
     pub(crate) fn next_parts(
         &mut self,
         parts: &mut Vec<Part>,
-        each: &mut impl FnMut(Range<u64>, Result<Row, NoRow>) -> Result<(), WriteError>,
+        each: &mut impl FnMut(Range<u64>, Held) -> Result<(), WriteError>,
     ) -> Result<bool, WriteError> {
         self.code = None;
         self.eh_returns.clear();
@@ -39,23 +68,23 @@ impl CfiConverter<'_> {
             Ok(code) => code,
             Err(reason) => {
                 report.unusable = report.unusable.saturating_add(1);
-                return each(0..0, Err(NoRow::Error(reason))).map(|()| true);
+                return each(0..0, Held::No(NoRow::Error(reason))).map(|()| true);
             }
         };
         report.code_bytes = report.code_bytes.saturating_add(end.saturating_sub(start));
         self.code = Some(start..end);
         let mut eh_returns = self.eh_returns.ranges().iter().peekable();
         let mut rest = parts.iter().peekable();
-        while let Some((at, row)) = rest.next() {
+        while let Some(&(at, held)) = rest.next() {
             let next = rest.peek().map_or(end, |(next, _)| start.saturating_add((*next).into()));
-            let part = start.saturating_add((*at).into())..next.min(end);
+            let part = start.saturating_add(at.into())..next.min(end);
             while eh_returns.next_if(|range| range.end <= part.start).is_some() {}
             let is_eh_return = eh_returns.peek().is_some_and(|range| range.contains(&part.start));
-            if let Err(NoRow::Error(_)) = row {
+            if let Held::No(NoRow::Error(_)) = held {
                 let lost = part.end.saturating_sub(part.start);
                 self.report.lost_bytes = self.report.lost_bytes.saturating_add(lost);
             }
-            each(part, row.map(|row| if is_eh_return { row.with_eh_return() } else { row }))?;
+            each(part, if is_eh_return { held.with_eh_return() } else { held })?;
         }
         Ok(true)
     }
@@ -91,7 +120,7 @@ impl CfiConverter<'_> {
             if parts.len() == parts.capacity() {
                 parts.try_reserve(1)?;
             }
-            parts.push((at, rows.found()));
+            parts.push((at, Held::of(&rows)));
         }
         self.eh_returns.end(end);
         Ok(Ok(start..end))

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use unwind_core::Row;
+use unwind_core::{CfaLoads, Row};
 
 use crate::{
     compact::{
@@ -94,6 +94,28 @@ impl CompactBuilder {
     }
 
     /// The number of a row's rule.
+    /// The same of a row whose CFA is found by loads that no row says, whatever the row says of it. A
+    /// later [`CompactTable::loads`](crate::CompactTable::loads) finds both.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`add`](Self::add).
+    pub fn add_loads(
+        &mut self,
+        range: Range<u64>,
+        row: &Row,
+        loads: CfaLoads,
+    ) -> Result<(), WriteError> {
+        let number = match Rule::by_loads(row, loads) {
+            Ok(rule) => self.rules.number(rule)?.ok_or(CompactOmissionReason::TooManyRules),
+            Err(reason) => Err(reason),
+        };
+        match number {
+            Ok(number) => self.push(range, number),
+            Err(reason) => self.omit(range, reason),
+        }
+    }
+
     fn number(&mut self, row: &Row) -> Result<Result<u16, CompactOmissionReason>, WriteError> {
         if let Some(number) = self.recent.get(row) {
             return Ok(number);

@@ -7,7 +7,10 @@ use unwind_cfi::{CfiAbi, CfiError, CfiSection, NoRow, Step};
 use unwind_core::Row;
 
 use crate::{
-    cfi::convert::{CfiConverter, CfiReport},
+    cfi::{
+        convert::{CfiConverter, CfiReport},
+        parts::Held,
+    },
     compact::{builder::CompactBuilder, omission::CompactOmissionReason},
     write::lost::WriteError,
 };
@@ -57,14 +60,15 @@ impl CompactBuilder {
         let mut left = section.len().saturating_mul(16).max(0x1_0000);
         let mut converter = CfiConverter::of(section, abi);
         let mut parts = Vec::new();
-        while converter.next_parts(&mut parts, &mut |range, row| match row {
-            Ok(row) => self.add(range, &row),
-            Err(NoRow::Blocks(before, after, step)) => {
+        while converter.next_parts(&mut parts, &mut |range, held| match held {
+            Held::Row(row) => self.add(range, &row),
+            Held::Loads(row, loads) => self.add_loads(range, &row, loads),
+            Held::No(NoRow::Blocks(before, after, step)) => {
                 self.add_blocks(range, [before, after], step, &mut left)
             }
             // An entry about no code.
-            Err(NoRow::Error(CfiError::Empty)) => Ok(()),
-            Err(NoRow::Error(error)) => {
+            Held::No(NoRow::Error(CfiError::Empty)) => Ok(()),
+            Held::No(NoRow::Error(error)) => {
                 let reason = match error.is_fault() {
                     true => CompactOmissionReason::Malformed,
                     false => CompactOmissionReason::NoRow,

@@ -25,13 +25,13 @@
 //! | word | bytes | what |
 //! |---|---|---|
 //! | 0 | 0 | kind: 0 no row, 1 ordinary, 2 outermost, 3 signal context |
-//! | 0 | 1 | the CFA: 1 sp + offset, 2 fp + offset, 3 \*(sp + offset) + addend, 4 \*(fp + offset) + addend, 5 register + offset |
+//! | 0 | 1 | the CFA: 1 sp + offset, 2 fp + offset, 3 \*(sp + offset) + addend, 4 \*(fp + offset) + addend, 5 register + offset, 6 \*(\*(sp + offset) + between) + addend, 7 \*(\*(fp + offset) + between) + addend |
 //! | 0 | 2 | the caller's frame pointer: 0 the same value, 1 \*(CFA + offset), 2 undefined |
 //! | 0 | 3 | the return address: 1 \*(CFA + offset), 2 the same value, as in a link register; 0, undefined, is for kind 2 only |
 //! | 0 | 2, 3 | of either: 3 CFA + offset, 4 sp + offset, 5 fp + offset, 6 \*(sp + offset), 7 \*(fp + offset) |
 //! | 0 | 4 | the register that the CFA is found from, by its DWARF number, else 0 |
 //! | 0 | 5 | flags: 1 signal frame (the return address is the interrupted pc itself), 2 [guess](crate::Row::with_guess), 4 [may return to a handler](crate::Row::with_eh_return), 8 the return address is signed |
-//! | 0 | 6, 7 | 0 |
+//! | 0 | 6, 7 | what is added between two loads, signed |
 //! | 1 | | offset of the CFA; addend |
 //! | 2 | | offset of the frame pointer; offset of the return address |
 //!

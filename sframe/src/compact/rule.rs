@@ -1,6 +1,6 @@
 //! A rule of an image: a row in 24 bytes.
 
-use unwind_core::{Addend, BaseReg, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{Addend, BaseReg, CfaLoads, CfaRule, DwarfReg, RegRule, Row};
 
 use crate::compact::omission::CompactOmissionReason;
 
@@ -45,6 +45,93 @@ mod way {
     pub(super) const AT_FP: u8 = 7;
 }
 
+/// How the CFA is found.
+mod base {
+    pub(super) const SP: u8 = 1;
+    pub(super) const FP: u8 = 2;
+    pub(super) const AT_SP: u8 = 3;
+    pub(super) const AT_FP: u8 = 4;
+    pub(super) const REGISTER: u8 = 5;
+    pub(super) const TWICE_AT_SP: u8 = 6;
+    pub(super) const TWICE_AT_FP: u8 = 7;
+}
+
+/// What a rule has of the CFA.
+#[derive(Clone, Copy)]
+struct Cfa {
+    base: u8,
+    register: u8,
+    offset: i32,
+    between: i16,
+    plus: i32,
+}
+
+impl Cfa {
+    fn of_rule(rule: CfaRule) -> Result<Self, CompactOmissionReason> {
+        let (base, register, offset, plus) = match rule {
+            CfaRule::Register(BaseReg::Sp, offset) => (base::SP, 0, offset, 0),
+            CfaRule::Register(BaseReg::Fp, offset) => (base::FP, 0, offset, 0),
+            CfaRule::Register(BaseReg::Reg(register), offset) => {
+                (base::REGISTER, register.0, offset, 0)
+            }
+            CfaRule::AtRegister(base, offset) => {
+                return Self::of_loads(CfaLoads { base, offset, between: None, plus: 0 });
+            }
+            CfaRule::AtRegisterPlus(base, offset, plus) => {
+                let plus = plus.bytes();
+                return Self::of_loads(CfaLoads { base, offset, between: None, plus });
+            }
+        };
+        Ok(Self { base, register, offset, between: 0, plus })
+    }
+
+    fn of_loads(loads: CfaLoads) -> Result<Self, CompactOmissionReason> {
+        let base = match (loads.base, loads.between) {
+            (BaseReg::Sp, None) => base::AT_SP,
+            (BaseReg::Fp, None) => base::AT_FP,
+            (BaseReg::Sp, Some(_)) => base::TWICE_AT_SP,
+            (BaseReg::Fp, Some(_)) => base::TWICE_AT_FP,
+            (BaseReg::Reg(_), _) => return Err(CompactOmissionReason::CfaRegister),
+        };
+        let between = loads.between.unwrap_or_default();
+        Ok(Self { base, register: 0, offset: loads.offset, between, plus: loads.plus })
+    }
+
+    /// The inverses: only one of them has an answer.
+    fn rule(self) -> Option<CfaRule> {
+        Some(match self.base {
+            base::SP => CfaRule::sp(self.offset),
+            base::FP => CfaRule::fp(self.offset),
+            base::REGISTER => CfaRule::Register(BaseReg::Reg(DwarfReg(self.register)), self.offset),
+            _ => rule_of_loads(self.any_loads()?)?,
+        })
+    }
+
+    fn loads(self) -> Option<CfaLoads> {
+        self.any_loads().filter(|loads| rule_of_loads(*loads).is_none())
+    }
+
+    fn any_loads(self) -> Option<CfaLoads> {
+        let (base, between) = match self.base {
+            base::AT_SP => (BaseReg::Sp, None),
+            base::AT_FP => (BaseReg::Fp, None),
+            base::TWICE_AT_SP => (BaseReg::Sp, Some(self.between)),
+            base::TWICE_AT_FP => (BaseReg::Fp, Some(self.between)),
+            _ => return None,
+        };
+        Some(CfaLoads { base, offset: self.offset, between, plus: self.plus })
+    }
+}
+
+/// The rule of a row that says the same, if there is one.
+fn rule_of_loads(loads: CfaLoads) -> Option<CfaRule> {
+    let CfaLoads { base, offset, between: None, plus } = loads else { return None };
+    Some(match plus {
+        0 => CfaRule::AtRegister(base, offset),
+        _ => CfaRule::AtRegisterPlus(base, offset, Addend::new(plus)?),
+    })
+}
+
 impl Rule {
     /// No row.
     pub(crate) const NONE: Self = Self([0; SIZE]);
@@ -55,74 +142,98 @@ impl Rule {
             return Err(CompactOmissionReason::OneFrame);
         }
         if row.is_outermost() {
-            return Ok(Self::with([kind::OUTERMOST, 0, 0, 0, 0, 0], [0; 4]));
+            return Ok(Self::with([kind::OUTERMOST, 0, 0, 0, 0, 0], 0, [0; 4]));
         }
-        let flags = MARKS.iter().filter(|mark| (mark.is_set)(row));
-        let flags = flags.fold(0, |flags, mark| flags | mark.flag);
         if row.is_context_only() {
-            return Ok(Self::with([kind::SIGNAL_CONTEXT, 0, 0, 0, 0, flags], [0; 4]));
+            let head = [kind::SIGNAL_CONTEXT, 0, 0, 0, 0, flags(row)];
+            return Ok(Self::with(head, 0, [0; 4]));
         }
-        let (cfa, register, offset, addend) = match row.cfa() {
-            CfaRule::Register(BaseReg::Sp, offset) => (1, 0, offset, 0),
-            CfaRule::Register(BaseReg::Fp, offset) => (2, 0, offset, 0),
-            CfaRule::Register(BaseReg::Reg(register), offset) => (5, register.0, offset, 0),
-            CfaRule::AtRegister(BaseReg::Sp, offset) => (3, 0, offset, 0),
-            CfaRule::AtRegister(BaseReg::Fp, offset) => (4, 0, offset, 0),
-            CfaRule::AtRegisterPlus(BaseReg::Sp, offset, plus) => (3, 0, offset, plus.bytes()),
-            CfaRule::AtRegisterPlus(BaseReg::Fp, offset, plus) => (4, 0, offset, plus.bytes()),
-            CfaRule::AtRegister(..) | CfaRule::AtRegisterPlus(..) => {
-                return Err(CompactOmissionReason::CfaRegister);
-            }
-        };
-        let (fp, fp_offset) = way_of(row.fp()).ok_or(CompactOmissionReason::FpRegister)?;
-        let (ra, ra_offset) = way_of(row.ra()).ok_or(CompactOmissionReason::RaRegister)?;
-        let head = [kind::ORDINARY, cfa, fp, of_return_address(ra), register, flags];
-        Ok(Self::with(head, [offset, addend, fp_offset, ra_offset]))
+        Self::ordinary(row, Cfa::of_rule(row.cfa())?)
     }
 
-    fn with(head: [u8; 6], numbers: [i32; 4]) -> Self {
-        let [kind, cfa, fp, ra, register, flags] = head;
-        let numbers = numbers.map(i32::to_le_bytes);
+    /// The same with a CFA that is found by loads, whatever the row says of it.
+    pub(crate) fn by_loads(row: &Row, loads: CfaLoads) -> Result<Self, CompactOmissionReason> {
+        let by_row = rule_of_loads(loads);
+        let rule = Self::new(&row.with_cfa(by_row.unwrap_or(CfaRule::sp(0))))?;
+        match by_row.is_none() && rule.is_ordinary() {
+            true => Self::ordinary(row, Cfa::of_loads(loads)?),
+            false => Ok(rule),
+        }
+    }
+
+    fn ordinary(row: &Row, cfa: Cfa) -> Result<Self, CompactOmissionReason> {
+        let (fp, fp_offset) = way_of(row.fp()).ok_or(CompactOmissionReason::FpRegister)?;
+        let (ra, ra_offset) = way_of(row.ra()).ok_or(CompactOmissionReason::RaRegister)?;
+        let ra = of_return_address(ra);
+        let head = [kind::ORDINARY, cfa.base, fp, ra, cfa.register, flags(row)];
+        Ok(Self::with(head, cfa.between, [cfa.offset, cfa.plus, fp_offset, ra_offset]))
+    }
+
+    fn with(head: [u8; 6], between: i16, numbers: [i32; 4]) -> Self {
+        let (between, numbers) = (between.to_le_bytes(), numbers.map(i32::to_le_bytes));
         let mut bytes = [0; SIZE];
-        let parts = [kind, cfa, fp, ra, register, flags, 0, 0];
-        let all = parts.iter().chain(numbers.as_flattened());
+        let all = head.iter().chain(&between).chain(numbers.as_flattened());
         bytes.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
         Self(bytes)
     }
 
-    /// Whether these are the bytes of a rule, in which nothing is that no row says.
+    const fn is_ordinary(&self) -> bool {
+        matches!(self.0, [kind::ORDINARY, ..])
+    }
+
+    /// Whether these are the bytes of a rule, in which nothing is that it does not say.
     pub(crate) fn is_good(&self) -> bool {
-        *self == Self::NONE || self.row().is_some_and(|row| Self::new(&row) == Ok(*self))
+        let by_row = || Some(Self::new(&self.row()?) == Ok(*self));
+        let by_loads = || {
+            let (row, loads) = self.loads()?;
+            Some(Self::by_loads(&row, loads) == Ok(*self))
+        };
+        *self == Self::NONE || by_row().or_else(by_loads).unwrap_or(false)
     }
 
     /// The row that it is, if any.
     pub(crate) fn row(&self) -> Option<Row> {
-        let [kind, cfa, fp, ra, register, flags, _, _, numbers @ ..] = self.0;
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = numbers;
-        let [offset, addend, fp_offset, ra_offset] =
-            [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]].map(i32::from_le_bytes);
-        let row = match kind {
+        let [kind, _, _, _, _, flags, ..] = self.0;
+        match kind {
             kind::ORDINARY => {
-                let cfa = match (cfa, addend) {
-                    (1, _) => CfaRule::sp(offset),
-                    (2, _) => CfaRule::fp(offset),
-                    (3, 0) => CfaRule::AtRegister(BaseReg::Sp, offset),
-                    (4, 0) => CfaRule::AtRegister(BaseReg::Fp, offset),
-                    (3, _) => CfaRule::AtRegisterPlus(BaseReg::Sp, offset, Addend::new(addend)?),
-                    (4, _) => CfaRule::AtRegisterPlus(BaseReg::Fp, offset, Addend::new(addend)?),
-                    (5, _) => CfaRule::Register(BaseReg::Reg(DwarfReg(register)), offset),
-                    _ => return None,
-                };
-                let ra = rule_of(of_return_address(ra), ra_offset)?;
-                Row::new(cfa, ra, rule_of(fp, fp_offset)?)
+                let (row, cfa) = self.parts()?;
+                Some(row.with_cfa(cfa.rule()?))
             }
-            kind::OUTERMOST => return Some(Row::outermost()),
-            kind::SIGNAL_CONTEXT => Row::signal_context(),
-            _ => return None,
-        };
-        let marks = MARKS.iter().filter(|mark| flags & mark.flag != 0);
-        Some(marks.fold(row, |row, mark| (mark.set)(row)))
+            kind::OUTERMOST => Some(Row::outermost()),
+            kind::SIGNAL_CONTEXT => Some(marked(Row::signal_context(), flags)),
+            _ => None,
+        }
     }
+
+    /// The loads by which it finds the CFA, where no row says so, and a row of what it says else.
+    pub(crate) fn loads(&self) -> Option<(Row, CfaLoads)> {
+        let (row, cfa) = self.parts().filter(|_| self.is_ordinary())?;
+        Some((row, cfa.loads()?))
+    }
+
+    /// What an ordinary rule says of the CFA, and a row of what it says else.
+    fn parts(&self) -> Option<(Row, Cfa)> {
+        let [_, base, fp, ra, register, flags, low, high, numbers @ ..] = self.0;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = numbers;
+        let [offset, plus, fp_offset, ra_offset] =
+            [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]].map(i32::from_le_bytes);
+        let ra = rule_of(of_return_address(ra), ra_offset)?;
+        let row = Row::new(CfaRule::sp(0), ra, rule_of(fp, fp_offset)?);
+        let between = i16::from_le_bytes([low, high]);
+        Some((marked(row, flags), Cfa { base, register, offset, between, plus }))
+    }
+}
+
+/// The marks of a row, a bit each.
+fn flags(row: &Row) -> u8 {
+    let marks = MARKS.iter().filter(|mark| (mark.is_set)(row));
+    marks.fold(0, |flags, mark| flags | mark.flag)
+}
+
+/// A row with these marks.
+fn marked(row: Row, flags: u8) -> Row {
+    let marks = MARKS.iter().filter(|mark| flags & mark.flag != 0);
+    marks.fold(row, |row, mark| (mark.set)(row))
 }
 
 /// The number of a rule, as the frame pointer has them, and the offset; `None` of one from another

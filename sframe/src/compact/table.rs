@@ -2,7 +2,7 @@
 
 use core::{iter::FusedIterator, ops::Range};
 
-use unwind_core::Row;
+use unwind_core::{CfaLoads, Row};
 
 use crate::{
     compact::{
@@ -164,9 +164,21 @@ impl<'a> CompactTable<'a> {
         count(self.rules, rule::SIZE)
     }
 
-    /// The row that covers an address of the file; `None` if there is none.
+    /// The row that covers an address of the file; `None` if there is none, or its CFA is found by
+    /// [loads](Self::loads).
     #[must_use]
     pub fn row(&self, addr: u64) -> Option<Row> {
+        self.find(addr)?.row()
+    }
+
+    /// How the CFA is found at an address where it takes loads that no row says, with a row that says the
+    /// rest, whatever it says of the CFA.
+    #[must_use]
+    pub fn loads(&self, addr: u64) -> Option<(Row, CfaLoads)> {
+        self.find(addr)?.loads()
+    }
+
+    fn find(&self, addr: u64) -> Option<Rule> {
         let page = u32::try_from(addr >> PAGE_SHIFT).ok()?.checked_sub(self.first)?;
         let [a, b, ..] = addr.to_le_bytes();
         let low = u16::from_le_bytes([a, b]);
@@ -181,7 +193,7 @@ impl<'a> CompactTable<'a> {
             }
             len = len.wrapping_sub(half);
         }
-        self.row_at(row)
+        self.rule_of(row)
     }
 
     /// All rows in order, each with the addresses of which it is the row, up to the end of its page.
@@ -195,9 +207,9 @@ impl<'a> CompactTable<'a> {
         Some(number(self.index, page)?..number(self.index, page.checked_add(1)?)?)
     }
 
-    fn row_at(&self, row: u32) -> Option<Row> {
+    fn rule_of(&self, row: u32) -> Option<Rule> {
         let (_, rule) = parts(number(self.rows, row)?);
-        self.rule(rule.into())?.row()
+        self.rule(rule.into())
     }
 
     fn rule(&self, number: u32) -> Option<Rule> {
@@ -211,7 +223,7 @@ fn count(array: &[u8], size: usize) -> u32 {
 }
 
 /// The rows of a [`CompactTable`]: ranges of addresses that touch one another, and their rows;
-/// `None` where there is none.
+/// `None` where there is none, or the CFA is found by [loads](CompactTable::loads).
 #[derive(Clone, Debug)]
 pub struct CompactRows<'a> {
     table: CompactTable<'a>,
@@ -227,7 +239,7 @@ impl Iterator for CompactRows<'_> {
         let rows = table.rows_of(self.page)?;
         let page = u64::from(table.first).saturating_add(self.page.into()) << PAGE_SHIFT;
         let (start, _) = parts(number(table.rows, self.row)?);
-        let row = table.row_at(self.row);
+        let row = table.rule_of(self.row).and_then(|rule| rule.row());
         self.row = self.row.checked_add(1)?;
         let end = match rows.contains(&self.row) {
             true => parts(number(table.rows, self.row)?).0.into(),

@@ -189,7 +189,7 @@ fn each_malformed_part_is_named() {
         (72, 1, rule(0)),
         (96, 0, rule(1)), // no row, but not zero
         (96, 4, rule(1)),
-        (97, 6, rule(1)),
+        (97, 8, rule(1)),
         (98, 8, rule(1)),
         (99, 8, rule(1)),
         (100, 1, rule(1)),

@@ -7,6 +7,7 @@ mod call_frames;
 mod damaged;
 mod files;
 mod format;
+mod loads;
 mod omissions;
 mod overlaps;
 mod program;

@@ -86,6 +86,13 @@ fn of_call_frames(abi: CfiAbi, bytes: &[u8]) {
         return;
     }
     for pc in places(&table) {
+        // In place of an error, or of what the kernel saved for a signal handler.
+        if table.loads(pc).is_some() {
+            let found = cfi.find_row(pc);
+            let is_context = |row: Option<Row>| row.is_some_and(|row| row.is_context_only());
+            assert!(found.map_or(true, is_context), "at {pc:#x}");
+            continue;
+        }
         match (table.row(pc), cfi.find_row(pc)) {
             (Some(row), Ok(Some(found))) => assert_eq!(rules(&row), rules(&found), "at {pc:#x}"),
             (None, Ok(None)) => {}
