@@ -7,14 +7,19 @@
 #include "memory.h"
 #include "modules.h"
 
+// The first bytes of what a handler returns to: mov $15,%rax; syscall.
+#define RT_SIGRETURN 0x0f0000000fc0c748ull
+
 // The registers that the kernel has saved for a signal handler, above the stack pointer.
 static __always_inline int leave_handler(struct walk *w)
 {
 	struct {
 		u64 bp, bx, dx, ax, cx, sp, ip;
 	} saved;
+	u64 code;
 
-	if (w->word == 4)
+	// Other code may say that the kernel has saved registers, such as that which changes stacks.
+	if (w->word == 4 || bpf_probe_read_user(&code, sizeof(code), (void *)w->pc) || code != RT_SIGRETURN)
 		return END_RULE;
 	if (read(w, &saved, sizeof(saved), w->sp + 120))
 		return END_MEMORY;
@@ -31,9 +36,10 @@ static __always_inline int find_cfa(struct walk *w)
 {
 	u32 base = w->rule.kinds >> 8 & 0xff;
 
-	if ((w->rule.kinds >> 40 & RULE_IS_UNSURE) || base < CFA_SP || base >= CFA_REGISTER)
+	if ((w->rule.kinds >> 40 & RULE_IS_UNSURE) || base < CFA_SP || base == CFA_REGISTER ||
+	    base > CFA_TWICE_AT_FP)
 		return END_RULE;
-	if (base == CFA_FP || base == CFA_AT_FP) {
+	if (base == CFA_FP || base == CFA_AT_FP || base == CFA_TWICE_AT_FP) {
 		if (!w->has_fp)
 			return END_RULE;
 		if (w->fp < w->sp)
@@ -43,7 +49,13 @@ static __always_inline int find_cfa(struct walk *w)
 		w->cfa = w->sp;
 	}
 	w->cfa += (s32)low(w->rule.cfa);
-	if (base == CFA_AT_SP || base == CFA_AT_FP) {
+	if (base >= CFA_TWICE_AT_SP) {
+		w->words.first = 0;
+		if (read(w, &w->words, w->word & 8 ? 8 : 4, w->cfa))
+			return END_MEMORY;
+		w->cfa = w->words.first + (s16)(w->rule.kinds >> 48);
+	}
+	if (base >= CFA_AT_SP) {
 		w->words.first = 0;
 		if (read(w, &w->words, w->word & 8 ? 8 : 4, w->cfa))
 			return END_MEMORY;

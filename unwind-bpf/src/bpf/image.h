@@ -31,7 +31,7 @@ struct rule {
 	u64 kinds, cfa, offsets;
 };
 enum { RULE_NONE, RULE_ORDINARY, RULE_OUTERMOST, RULE_SIGNAL_CONTEXT };
-enum { CFA_SP = 1, CFA_FP, CFA_AT_SP, CFA_AT_FP, CFA_REGISTER };
+enum { CFA_SP = 1, CFA_FP, CFA_AT_SP, CFA_AT_FP, CFA_REGISTER, CFA_TWICE_AT_SP, CFA_TWICE_AT_FP };
 // How the caller's frame pointer and the return address are found.
 enum { FP_SAME, AT_CFA, FP_UNDEFINED, IS_CFA, IS_SP, IS_FP, AT_SP, AT_FP };
 #define RULE_IS_SIGNAL 1

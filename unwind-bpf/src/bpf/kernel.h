@@ -9,6 +9,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed char s8;
+typedef short s16;
 typedef int s32;
 typedef long long s64;
 

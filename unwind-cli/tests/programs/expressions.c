@@ -1,6 +1,7 @@
 // Calls through functions whose CFA is an expression, as libraries and run-time systems have them:
 // the stack pointer of before is in memory, behind one word or two, or on another stack, higher or
-// lower than this one. Then it sleeps, or with an argument works without changes of stacks.
+// lower than this one. Then it sleeps, or with an argument works without changes of stacks, with two
+// arguments with them.
 #include <stdio.h>
 #include <unistd.h>
 
@@ -67,7 +68,7 @@ __asm__(".text\n"
 
 static char low[1 << 16] __attribute__((aligned(16)));
 static char *high;
-static int works;
+static int works, switches;
 static volatile unsigned long sum;
 
 #define NEXT(name, ...)                                                                            \
@@ -79,7 +80,7 @@ static volatile unsigned long sum;
 NEXT(end, if (!works) { puts("ready"); fflush(stdout); } for (;;) if (works) sum += 1; else pause())
 NEXT(on_high, aligned(end))
 NEXT(on_low, switched(on_high, high))
-NEXT(third, if (works) aligned(end); else switched(on_low, low + sizeof low))
+NEXT(third, if (works && !switches) aligned(end); else switched(on_low, low + sizeof low))
 NEXT(second, chained(third))
 NEXT(first, aligned(second))
 
@@ -87,6 +88,7 @@ int main(int count, char **arguments) {
     char part[1 << 14] __attribute__((aligned(16)));
     (void)arguments;
     works = count > 1;
+    switches = count > 2;
     high = part + sizeof part;
     first();
     return part[0];
