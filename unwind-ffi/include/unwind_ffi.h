@@ -496,12 +496,12 @@ extern "C" {
 int32_t unwind_register(uint64_t *client);
 
 // Removes a client. When it returns 0, no delivery to the client runs and none will start: its data may
-// be freed. `current` is the task that calls, or NULL if that has no block. Waits for deliveries to this client
+// be freed. `caller` is the task that calls, or NULL if that has no block. Waits for deliveries to this client
 // on other tasks, by unwind_host_relax. Other numbers: UNWIND_ERROR_UNKNOWN_CLIENT, _OWN_DELIVERY,
 // _STILL_RUNNING; the client is registered as before, if it was.
 //
 // Task context.
-int32_t unwind_cancel(struct unwind_task *current, uint64_t client);
+int32_t unwind_cancel(struct unwind_task *caller, uint64_t client);
 
 // Asks for the user stack of a task, the one that runs on this CPU. Returns one of enum unwind_outcome, or an
 // error, less than 0. `cookie` gets what the sample records in place of the stack, or 0 if there is none.

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn unwind_register(client: *mut u64) -> i32 {
 }
 
 /// Removes a client. When it returns 0, no delivery to the client runs and none will start: its data may
-/// be freed. `current` is the task that calls, or NULL if that has no block. Waits for deliveries to this client
+/// be freed. `caller` is the task that calls, or NULL if that has no block. Waits for deliveries to this client
 /// on other tasks, by unwind_host_relax. Other numbers: UNWIND_ERROR_UNKNOWN_CLIENT, _OWN_DELIVERY,
 /// _STILL_RUNNING; the client is registered as before, if it was.
 ///
@@ -61,14 +61,14 @@ pub unsafe extern "C" fn unwind_register(client: *mut u64) -> i32 {
 ///
 /// The task's block is there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unwind_cancel(current: *mut unwind_task, client: u64) -> i32 {
-    let current = match current {
-        current if current.is_null() => Ok(None),
+pub unsafe extern "C" fn unwind_cancel(caller: *mut unwind_task, client: u64) -> i32 {
+    let caller = match caller {
+        caller if caller.is_null() => Ok(None),
         // SAFETY: the caller's promise.
-        current => unsafe { state(current) }.map(Some),
+        caller => unsafe { state(caller) }.map(Some),
     };
-    number(current.and_then(|current| {
-        UNWIND.cancel(current, ClientId::from_bits(client)).map_err(|error| match error {
+    number(caller.and_then(|caller| {
+        UNWIND.cancel(caller, ClientId::from_bits(client)).map_err(|error| match error {
             CancelError::OwnDelivery => unwind_error::OwnDelivery,
             CancelError::StillRunning => unwind_error::StillRunning,
             _ => unwind_error::UnknownClient,

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* /dev/unwind, and what is asked for there: see unwind_device.h. */
+#include <linux/capability.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#include "module.h"
+
+struct session __rcu *session;
+DEFINE_PER_CPU(struct unwind_counts, counts);
+
+/* Of the session, but for what is read in samples and walks. */
+static DEFINE_MUTEX(lock);
+static bool is_open;
+
+static void on_sample(struct perf_event *event, struct perf_sample_data *data, struct pt_regs *regs)
+{
+	struct session *of = event->overflow_handler_context;
+
+	task_sample(&of->rings, regs, event->hw.last_period);
+}
+
+static void session_free(struct session *of)
+{
+	rings_free(&of->rings);
+	if (of->tables)
+		tables_put(of->tables);
+	kvfree(of);
+}
+
+static long setup(struct unwind_setup *wanted)
+{
+	bool is_rate = wanted->flags & UNWIND_SETUP_FREQUENCY;
+	struct session *of;
+	int error = -ENOMEM;
+
+	if (rcu_access_pointer(session))
+		return -EBUSY;
+	if (wanted->version != UNWIND_DEVICE_VERSION || wanted->type == PERF_TYPE_TRACEPOINT ||
+	    wanted->type == PERF_TYPE_BREAKPOINT || !wanted->value ||
+	    (is_rate ? wanted->value > MAX_HERTZ :
+		       wanted->type == PERF_TYPE_SOFTWARE && wanted->value < MIN_CLOCK_PERIOD_NS))
+		return -EINVAL;
+	of = kvzalloc(sizeof(*of), GFP_KERNEL);
+	if (!of)
+		return error;
+	of->tables = kvzalloc(sizeof(*of->tables), GFP_KERNEL);
+	if (!of->tables)
+		goto out;
+	kref_init(&of->tables->users);
+	error = rings_make(&of->rings, wanted->ring_bytes);
+	if (error)
+		goto out;
+	of->attr = (struct perf_event_attr){
+		.type = wanted->type,
+		.size = sizeof(of->attr),
+		.config = wanted->config,
+		.sample_period = wanted->value,
+		.freq = is_rate,
+		.inherit = 1,
+		.disabled = !!(wanted->flags & UNWIND_SETUP_ON_EXEC),
+		.enable_on_exec = !!(wanted->flags & UNWIND_SETUP_ON_EXEC),
+		.exclude_kernel = !!(wanted->flags & UNWIND_SETUP_USER_ONLY),
+		.exclude_hv = 1,
+		.exclude_guest = 1,
+	};
+	wanted->stride = of->rings.stride;
+	rcu_assign_pointer(session, of);
+	return 0;
+out:
+	session_free(of);
+	return error;
+}
+
+static long add(struct session *of, const struct unwind_add *what)
+{
+	struct perf_event_attr attr = of->attr;
+	struct task_struct *task = NULL;
+	struct perf_event *event;
+	struct pid *pid;
+
+	if (of->len == MAX_EVENTS)
+		return -ENOSPC;
+	if (what->tid > 0) {
+		pid = find_get_pid(what->tid);
+		task = get_pid_task(pid, PIDTYPE_PID);
+		put_pid(pid);
+		if (!task)
+			return -ESRCH;
+	} else {
+		attr.inherit = 0;
+	}
+	event = perf_event_create_kernel_counter(&attr, task ? -1 : what->cpu, task, on_sample, of);
+	if (task)
+		put_task_struct(task);
+	if (IS_ERR(event))
+		return PTR_ERR(event);
+	of->events[of->len++] = event;
+	return 0;
+}
+
+static long hand_in(struct tables *tables, const struct unwind_table *what)
+{
+	struct table *table = &tables->each[tables->len];
+	struct file *file;
+
+	if (tables->len == MAX_TABLES || !what->bytes || what->bytes > MAX_TABLE_BYTES ||
+	    what->bytes > MAX_ALL_TABLES_BYTES - tables->bytes)
+		return -ENOSPC;
+	file = fget(what->fd);
+	if (!file)
+		return -EBADF;
+	table->bytes = vmalloc(what->bytes);
+	if (!table->bytes || copy_from_user(table->bytes, (void __user *)what->table, what->bytes)) {
+		long error = table->bytes ? -EFAULT : -ENOMEM;
+
+		vfree(table->bytes);
+		fput(file);
+		return error;
+	}
+	table->device = file_inode(file)->i_sb->s_dev;
+	table->inode = file_inode(file)->i_ino;
+	fput(file);
+	table->len = what->bytes;
+	table->address = what->address;
+	tables->bytes += what->bytes;
+	smp_store_release(&tables->len, tables->len + 1);
+	return 0;
+}
+
+static long report(void __user *to)
+{
+	struct unwind_counts *sum = kzalloc(sizeof(*sum), GFP_KERNEL);
+	long error;
+	int cpu;
+	u32 at;
+
+	if (!sum)
+		return -ENOMEM;
+	for_each_possible_cpu(cpu)
+		for (at = 0; at < sizeof(*sum) / sizeof(u64); at++)
+			((u64 *)sum)[at] += READ_ONCE(((u64 *)per_cpu_ptr(&counts, cpu))[at]);
+	error = copy_to_user(to, sum, sizeof(*sum)) ? -EFAULT : 0;
+	kfree(sum);
+	return error;
+}
+
+static long command(unsigned int number, void __user *from)
+{
+	struct session *of = rcu_dereference_protected(session, lockdep_is_held(&lock));
+	union {
+		struct unwind_setup setup;
+		struct unwind_add add;
+		struct unwind_table table;
+	} in;
+	long error;
+
+	if (number == UNWIND_COUNTS)
+		return report(from);
+	if (_IOC_SIZE(number) > sizeof(in) || copy_from_user(&in, from, _IOC_SIZE(number)))
+		return -EFAULT;
+	if (number == UNWIND_SETUP) {
+		error = setup(&in.setup);
+		return !error && copy_to_user(from, &in.setup, sizeof(in.setup)) ? -EFAULT : error;
+	}
+	if (!of)
+		return -EINVAL;
+	if (number == UNWIND_ADD)
+		return add(of, &in.add);
+	if (number == UNWIND_TABLE)
+		return hand_in(of->tables, &in.table);
+	return -ENOTTY;
+}
+
+static long device_ioctl(struct file *file, unsigned int number, unsigned long argument)
+{
+	long error;
+
+	if (mutex_lock_interruptible(&lock))
+		return -ERESTARTSYS;
+	error = command(number, (void __user *)argument);
+	mutex_unlock(&lock);
+	return error;
+}
+
+static int device_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	/* Not by the lock: an ioctl has that while it waits for the lock of mappings. It stays until the file is closed. */
+	struct session *of = rcu_dereference_raw(session);
+
+	return of ? rings_map(&of->rings, vma) : -EINVAL;
+}
+
+/* What perf asks of who samples others, and the kernel. */
+static int device_open(struct inode *inode, struct file *file)
+{
+	int error = -EBUSY;
+
+	if (!perfmon_capable())
+		return -EACCES;
+	mutex_lock(&lock);
+	if (!is_open) {
+		is_open = true;
+		error = 0;
+	}
+	mutex_unlock(&lock);
+	return error;
+}
+
+static int device_release(struct inode *inode, struct file *file)
+{
+	struct session *of = rcu_dereference_protected(session, true);
+	u32 at;
+
+	if (of) {
+		for (at = 0; at < of->len; at++)
+			perf_event_release_kernel(of->events[at]);
+		rcu_assign_pointer(session, NULL);
+		synchronize_rcu();
+		tasks_forget_spaces();
+		session_free(of);
+	}
+	mutex_lock(&lock);
+	is_open = false;
+	mutex_unlock(&lock);
+	return 0;
+}
+
+static const struct file_operations operations = {
+	.owner = THIS_MODULE,
+	.open = device_open,
+	.release = device_release,
+	.unlocked_ioctl = device_ioctl,
+	.mmap = device_mmap,
+};
+
+static struct miscdevice device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "unwind",
+	.fops = &operations,
+	.mode = 0600,
+};
+
+static int __init unwind_load(void)
+{
+	int error = tasks_begin();
+
+	if (error)
+		return error;
+#ifdef UNWIND_TEST_NMI
+	error = test_nmi_begin();
+	if (error) {
+		tasks_end();
+		return error;
+	}
+#endif
+	error = misc_register(&device);
+	if (error) {
+#ifdef UNWIND_TEST_NMI
+		test_nmi_end();
+#endif
+		tasks_end();
+	}
+	return error;
+}
+
+static void __exit unwind_unload(void)
+{
+	misc_deregister(&device);
+#ifdef UNWIND_TEST_NMI
+	test_nmi_end();
+#endif
+	tasks_end();
+	spaces_end();
+}
+
+module_init(unwind_load);
+module_exit(unwind_unload);
+MODULE_LICENSE("Dual MIT/GPL");
+MODULE_DESCRIPTION("Samples with user stacks that are walked by SFrame and .eh_frame");

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * One ring of records for each CPU. A record may be written in any context, and may interrupt one that is
+ * being written on the same CPU: each reserves its room by a compare-exchange, and the outermost one shows the
+ * reader all of them.
+ */
+#include <asm/local.h>
+#include <linux/log2.h>
+#include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/stacktrace.h>
+#include <linux/vmalloc.h>
+
+#include "module.h"
+
+/* PERF_RECORD_CALLCHAIN_DEFERRED and PERF_CONTEXT_USER_DEFERRED, which headers before 6.19 lack. */
+#define RECORD_STACK 22
+#define CONTEXT_USER_DEFERRED ((u64)-640)
+
+#define SAMPLE_ID_WORDS 3
+
+struct ring {
+	struct perf_event_mmap_page *page;
+	u64 *words;
+	u64 bytes;
+	/* Where the next record begins. Bytes, never taken back. */
+	local_t head;
+	/* How many records are being written. */
+	local_t nested;
+	/* Records without room since the last record that says so. */
+	local_t lost;
+};
+
+struct record {
+	struct ring *ring;
+	u64 at;
+};
+
+int rings_make(struct rings *rings, u32 bytes)
+{
+	int cpu;
+
+	if (!is_power_of_2(bytes) || bytes < PAGE_SIZE || bytes > MAX_RING_BYTES)
+		return -EINVAL;
+	rings->stride = PAGE_SIZE + bytes;
+	rings->each = alloc_percpu(struct ring);
+	if (!rings->each)
+		return -ENOMEM;
+	for_each_possible_cpu(cpu) {
+		struct ring *ring = per_cpu_ptr(rings->each, cpu);
+
+		ring->page = vmalloc_user(rings->stride);
+		if (!ring->page) {
+			rings_free(rings);
+			return -ENOMEM;
+		}
+		ring->words = (void *)ring->page + PAGE_SIZE;
+		ring->bytes = bytes;
+		ring->page->data_offset = PAGE_SIZE;
+		ring->page->data_size = bytes;
+	}
+	rings->pids = get_pid_ns(task_active_pid_ns(current));
+	return 0;
+}
+
+void rings_free(struct rings *rings)
+{
+	int cpu;
+
+	if (!rings->each)
+		return;
+	for_each_possible_cpu(cpu)
+		vfree(per_cpu_ptr(rings->each, cpu)->page);
+	free_percpu(rings->each);
+	rings->each = NULL;
+	if (rings->pids)
+		put_pid_ns(rings->pids);
+}
+
+int rings_map(struct rings *rings, struct vm_area_struct *vma)
+{
+	u64 offset = (u64)vma->vm_pgoff << PAGE_SHIFT, cpu = div64_u64(offset, rings->stride);
+
+	if (offset != cpu * rings->stride || cpu >= nr_cpu_ids || !cpu_possible(cpu) ||
+	    vma->vm_end - vma->vm_start != rings->stride || !(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	return remap_vmalloc_range(vma, per_cpu_ptr(rings->each, cpu)->page, 0);
+}
+
+/* Bytes of the ring, or false if there is no room. */
+static bool reserve(struct ring *ring, u64 bytes, u64 *at)
+{
+	long head = local_read(&ring->head), old;
+
+	for (;;) {
+		/* The reader may write anything there: then it loses its own records. */
+		u64 used = head - READ_ONCE(ring->page->data_tail);
+
+		if (used > ring->bytes || bytes > ring->bytes - used)
+			return false;
+		old = local_cmpxchg(&ring->head, head, head + bytes);
+		if (old == head)
+			break;
+		head = old;
+	}
+	*at = head;
+	return true;
+}
+
+static void put(struct record *record, u64 word)
+{
+	struct ring *ring = record->ring;
+
+	ring->words[(record->at & (ring->bytes - 1)) / sizeof(u64)] = word;
+	record->at += sizeof(u64);
+}
+
+static void put_halves(struct record *record, u32 low, u32 high)
+{
+	put(record, low | (u64)high << 32);
+}
+
+static void put_header(struct record *record, u32 type, u32 mode, u64 words)
+{
+	put_halves(record, type, mode | (u32)(words * sizeof(u64)) << 16);
+}
+
+static void put_sample_id(struct record *record, struct who who)
+{
+	put_halves(record, who.pid, who.tid);
+	put(record, ktime_get_mono_fast_ns());
+	put_halves(record, raw_smp_processor_id(), 0);
+}
+
+static void put_lost(struct ring *ring, struct who who)
+{
+	struct record record = { .ring = ring };
+	const u64 words = 3 + SAMPLE_ID_WORDS;
+	long lost;
+
+	if (likely(!local_read(&ring->lost)) || !reserve(ring, words * sizeof(u64), &record.at))
+		return;
+	lost = local_xchg(&ring->lost, 0);
+	put_header(&record, PERF_RECORD_LOST, 0, words);
+	put(&record, 0);
+	put(&record, lost);
+	put_sample_id(&record, who);
+}
+
+/* Until `end` the task stays on this CPU. */
+static bool begin(struct record *record, struct rings *rings, struct who who, u64 words)
+{
+	struct ring *ring;
+
+	preempt_disable();
+	ring = this_cpu_ptr(rings->each);
+	record->ring = ring;
+	local_inc(&ring->nested);
+	put_lost(ring, who);
+	if (reserve(ring, words * sizeof(u64), &record->at))
+		return true;
+	local_inc(&ring->lost);
+	this_cpu_inc(counts.no_room);
+	return false;
+}
+
+static void end(struct record *record)
+{
+	struct ring *ring = record->ring;
+	long head;
+
+	for (;;) {
+		if (local_read(&ring->nested) > 1) {
+			/* The one that this has interrupted shows it. */
+			local_dec(&ring->nested);
+			break;
+		}
+		head = local_read(&ring->head);
+		smp_store_release(&ring->page->data_head, head);
+		local_dec(&ring->nested);
+		barrier();
+		/* A record that came between the two did not show itself. */
+		if (likely(local_read(&ring->head) == head))
+			break;
+		local_inc(&ring->nested);
+	}
+	preempt_enable();
+}
+
+struct who rings_who(struct rings *rings, struct task_struct *task)
+{
+	return (struct who){ task_tgid_nr_ns(task, rings->pids), task_pid_nr_ns(task, rings->pids) };
+}
+
+/*
+ * The kernel's frames from the interrupted one on, of which those of the interrupt's handler are taken away.
+ * Returns how many, and has the first at `from`.
+ */
+static u32 kernel_stack(struct pt_regs *regs, unsigned long *frames, u32 *from)
+{
+	u32 len = stack_trace_save(frames, MAX_KERNEL_FRAMES, 0), at;
+
+	for (at = 0; at < len; at++)
+		if (frames[at] == regs->ip)
+			break;
+	if (at == len) {
+		/* Too deep in handlers: the interrupted instruction alone. */
+		frames[0] = regs->ip;
+		at = 0;
+		len = 1;
+	}
+	*from = at;
+	return len - at;
+}
+
+void put_sample(struct rings *rings, struct who who, struct pt_regs *regs, u64 period, u64 cookie)
+{
+	unsigned long frames[MAX_KERNEL_FRAMES];
+	u32 from = 0, len = user_mode(regs) ? 0 : kernel_stack(regs, frames, &from), at;
+	u64 chain = (len ? 1 + len : 0) + (cookie ? 2 : 0), words = 7 + chain;
+	struct record record;
+
+	if (begin(&record, rings, who, words)) {
+		put_header(&record, PERF_RECORD_SAMPLE,
+			   user_mode(regs) ? PERF_RECORD_MISC_USER : PERF_RECORD_MISC_KERNEL, words);
+		put(&record, regs->ip);
+		put_sample_id(&record, who);
+		put(&record, period);
+		put(&record, chain);
+		if (len)
+			put(&record, PERF_CONTEXT_KERNEL);
+		for (at = 0; at < len; at++)
+			put(&record, frames[from + at]);
+		if (cookie) {
+			put(&record, CONTEXT_USER_DEFERRED);
+			put(&record, cookie);
+		}
+	}
+	end(&record);
+}
+
+void put_stack(struct rings *rings, struct who who, u64 cookie, const struct unwind_stack *stack)
+{
+	u64 words = 3 + stack->frames + SAMPLE_ID_WORDS;
+	struct record record;
+	u32 at;
+
+	if (begin(&record, rings, who, words)) {
+		put_header(&record, RECORD_STACK, PERF_RECORD_MISC_USER, words);
+		put(&record, cookie);
+		put(&record, stack->frames);
+		for (at = 0; at < stack->frames; at++)
+			put(&record, stack->pcs[at]);
+		put_sample_id(&record, who);
+	}
+	end(&record);
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * What is known of the code of an address space: found when a walk first meets it, forgotten when it is unmapped.
+ */
+#include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#include "module.h"
+#include "tasks.h"
+
+/* Of walk_memory_take. */
+static atomic_t walks = ATOMIC_INIT(0);
+
+static void tables_free(struct kref *users)
+{
+	struct tables *tables = container_of(users, struct tables, users);
+	u32 at;
+
+	for (at = 0; at < tables->len; at++)
+		vfree(tables->each[at].bytes);
+	kvfree(tables);
+}
+
+void tables_put(struct tables *tables)
+{
+	kref_put(&tables->users, tables_free);
+}
+
+/* ---- the life of a space, which the memory of the task leads ---- */
+
+static struct mmu_notifier *space_alloc(struct mm_struct *mm)
+{
+	struct space *space = kvzalloc(sizeof(*space), GFP_KERNEL);
+	struct session *now;
+
+	if (!space)
+		return ERR_PTR(-ENOMEM);
+	spin_lock_init(&space->lock);
+	unwind_space_init(&space->modules, sizeof(space->bytes));
+	rcu_read_lock();
+	now = rcu_dereference(session);
+	if (now) {
+		space->tables = now->tables;
+		kref_get(&space->tables->users);
+	}
+	rcu_read_unlock();
+	return &space->notifier;
+}
+
+/* When no walk uses it. May not sleep. */
+static void space_free(struct mmu_notifier *notifier)
+{
+	struct space *space = container_of(notifier, struct space, notifier);
+
+	if (space->tables)
+		tables_put(space->tables);
+	kvfree(space->idle);
+	kvfree(space);
+}
+
+static int space_unmap(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+{
+	struct space *space = container_of(notifier, struct space, notifier);
+
+	if (range->event == MMU_NOTIFY_UNMAP) {
+		spin_lock(&space->lock);
+		space->unmaps++;
+		unwind_space_remove(&space->modules, range->start, range->end);
+		spin_unlock(&space->lock);
+	}
+	return 0;
+}
+
+static const struct mmu_notifier_ops space_ops = {
+	.alloc_notifier = space_alloc,
+	.free_notifier = space_free,
+	.invalidate_range_start = space_unmap,
+};
+
+/* That of `mm`, which is the task's: the same one for all its tasks. NULL: there is no memory. May sleep. */
+struct space *space_get(struct mm_struct *mm)
+{
+	struct mmu_notifier *notifier = mmu_notifier_get(&space_ops, mm);
+
+	return IS_ERR(notifier) ? NULL : container_of(notifier, struct space, notifier);
+}
+
+void space_put(struct space *space)
+{
+	mmu_notifier_put(&space->notifier);
+}
+
+void spaces_end(void)
+{
+	mmu_notifier_synchronize();
+}
+
+/* ---- memory of walks ---- */
+
+struct walk_memory *walk_memory_take(struct space *space)
+{
+	struct walk_memory *memory;
+
+	if (atomic_inc_return(&walks) > MAX_WALKS) {
+		atomic_dec(&walks);
+		return NULL;
+	}
+	memory = xchg(&space->idle, NULL);
+	if (memory)
+		return memory;
+	/* Of a power of two, so that it is aligned to what it has to be. */
+	memory = kvzalloc(roundup_pow_of_two(sizeof(*memory)), GFP_KERNEL | __GFP_NOWARN);
+	if (memory)
+		unwind_trace_init(&memory->trace, sizeof(memory->bytes));
+	else
+		atomic_dec(&walks);
+	return memory;
+}
+
+void walk_memory_give(struct space *space, struct walk_memory *memory)
+{
+	if (cmpxchg(&space->idle, NULL, memory))
+		kvfree(memory);
+	atomic_dec(&walks);
+}
+
+/* ---- what walks ask ---- */
+
+static bool mapping_at(u64 pc, struct mapping *mapping)
+{
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma;
+	bool is_code = false;
+
+	if (mmap_read_lock_killable(mm))
+		return false;
+	vma = find_vma(mm, pc);
+	if (vma && vma->vm_start <= pc && vma->vm_flags & VM_EXEC) {
+		is_code = true;
+		mapping->file = vma->vm_file ? get_file(vma->vm_file) : NULL;
+		mapping->start = vma->vm_start;
+		mapping->end = vma->vm_end;
+		mapping->offset = vma->vm_file ? (u64)vma->vm_pgoff << PAGE_SHIFT : 0;
+	}
+	mmap_read_unlock(mm);
+	return is_code;
+}
+
+int32_t unwind_host_find_module(void *context, uint64_t pc)
+{
+	struct task *task = context;
+	struct space *space = task->space;
+	struct unwind_module module = {};
+	struct mapping mapping;
+	u64 unmaps = smp_load_acquire(&space->unmaps);
+	int error = -EAGAIN;
+
+	if (task->searches >= MAX_SEARCHES || !mapping_at(pc, &mapping))
+		return 0;
+	task->searches++;
+	module.start = mapping.start;
+	module.end = mapping.end;
+	program_look(&mapping, space->tables, &module);
+	if (mapping.file)
+		fput(mapping.file);
+	spin_lock(&space->lock);
+	/* Otherwise the mapping may be gone. */
+	if (space->unmaps == unmaps) {
+		/* One that has grown since. */
+		unwind_space_remove(&space->modules, module.start, module.end);
+		error = unwind_space_add(&space->modules, &module);
+		if (error == UNWIND_ERROR_FULL) {
+			unwind_space_clear(&space->modules);
+			error = unwind_space_add(&space->modules, &module);
+		}
+	}
+	spin_unlock(&space->lock);
+	return !error;
+}
+
+int32_t unwind_host_read(void *context, void *to, uint64_t addr, size_t len)
+{
+	int error;
+
+	if (likely(len == sizeof(u64))) {
+		u64 word;
+
+		error = get_user(word, (u64 __user *)addr);
+		memcpy(to, &word, sizeof(word));
+	} else {
+		error = copy_from_user(to, (void __user *)addr, len) != 0;
+	}
+	return error ? UNWIND_READ_INVALID : UNWIND_READ_DONE;
+}
+
+/* No walk here is without faults. */
+int32_t unwind_host_read_nofault(void *context, void *to, uint64_t addr, size_t len)
+{
+	return UNWIND_READ_ABSENT;
+}
