@@ -28,6 +28,12 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("LD_LIBRARY_PATH=", "a program that the reader has, with what is installed"),
     ("LD_PRELOAD=", "a program that the reader has, with what is installed"),
     ("unwind guest", "it needs QEMU: hosts/kernel-demo/run runs it"),
+    ("hosts/linux-module/package", "hosts/linux-module/tests/run runs it"),
+    ("apt-get install dkms", "it installs for good, and so do the next two"),
+    ("dkms install", "a kernel module"),
+    ("modprobe unwind", "a kernel module"),
+    ("gcc -O2 -o unwind-record", "hosts/linux-module/tests/run compiles it"),
+    ("unwind-record", "it needs the module: hosts/linux-module/tests/run runs it"),
 ];
 
 /// What stands for words of the documentation that mean something of the reader's. The first that
