@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
+#include <linux/cfi_types.h>
 #include <linux/linkage.h>
 #include <asm/frame.h>
 
@@ -7,7 +8,7 @@
  * task is in the module's code once it may be unloaded.
  */
 	.text
-SYM_FUNC_START(task_work_entry)
+SYM_TYPED_FUNC_START(task_work_entry)
 	FRAME_BEGIN
 	call	task_deliver
 	FRAME_END

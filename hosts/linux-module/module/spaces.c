@@ -80,7 +80,10 @@ static const struct mmu_notifier_ops space_ops = {
 	.invalidate_range_start = space_unmap,
 };
 
-/* That of `mm`, which is the task's: the same one for all its tasks. NULL: there is no memory. May sleep. */
+/*
+ * That of `mm`, which is the task's: the same one for all its tasks. NULL: there is no memory, or a signal is pending
+ * when it is made. May sleep.
+ */
 struct space *space_get(struct mm_struct *mm)
 {
 	struct mmu_notifier *notifier = mmu_notifier_get(&space_ops, mm);

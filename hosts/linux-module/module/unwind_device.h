@@ -64,7 +64,7 @@ struct unwind_counts {
 	__u64 samples;
 	/* Samples without a cookie, since there was no room for another task. */
 	__u64 no_task;
-	/* Stacks that were not walked, since there was no memory. */
+	/* Stacks that were not walked, since there was no memory, or a signal came before the first walk of a program. */
 	__u64 no_memory;
 	/* Records for which a ring had no room. */
 	__u64 no_room;
