@@ -168,7 +168,7 @@ def run(scene, packages, module, programs):
     for line in console.splitlines():
         if "COUNTS" in line:
             print("   ", line.strip())
-    if nmis and sent < 100:
+    if nmis and sent < 30:
         faults.append("too few NMIs")
     for name, data in files.items():
         tally = chains.tally(data, programs)

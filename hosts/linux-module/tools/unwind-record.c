@@ -117,6 +117,7 @@ static void watch_tasks(int pid, int cpus)
 {
 	struct perf_event_attr attr = attr_of(true);
 
+	attr.build_id = 1;
 	for (int cpu = 0; cpu < cpus; cpu++) {
 		int fd = syscall(SYS_perf_event_open, &attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC);
 
@@ -194,6 +195,18 @@ static void write_mappings(int pid)
 	}
 	if (file)
 		fclose(file);
+}
+
+static void write_all_mappings(void)
+{
+	DIR *processes = opendir("/proc");
+	struct dirent *entry;
+
+	while (processes && (entry = readdir(processes)))
+		if (atoi(entry->d_name) > 0)
+			write_mappings(atoi(entry->d_name));
+	if (processes)
+		closedir(processes);
 }
 
 /* ---- the module ---- */
@@ -379,7 +392,9 @@ int main(int argc, char **argv)
 		map(device, setup.stride, cpu * setup.stride);
 	for (int at = 0; at < tables; at++)
 		hand_in(device, table[at]);
-	if (pid && !is_child)
+	if (is_all)
+		write_all_mappings();
+	else if (!is_child)
 		write_mappings(pid);
 	if (is_all)
 		add_cpus(device, cpus);
