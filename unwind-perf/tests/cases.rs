@@ -443,6 +443,7 @@ fn r3_6_a_stack_is_not_taken_for_that_of_an_earlier_kernel_entry() {
 fn the_whole_chain_has_the_user_mark_and_no_cookie() {
     let deferred = Context::UserDeferred.word();
     let (kernel, user) = (Context::Kernel.word(), Context::User.word());
+    let (guest, guest_user) = (Context::GuestKernel.word(), Context::GuestUser.word());
     for (words, stack, expected) in [
         (vec![deferred, 9], vec![1, 2], vec![user, 1, 2]),
         (vec![kernel, 7, deferred, 9], vec![1], vec![kernel, 7, user, 1]),
@@ -452,6 +453,14 @@ fn the_whole_chain_has_the_user_mark_and_no_cookie() {
         // Not deferred: nothing is added.
         (vec![kernel, 7, user, 8], vec![1], vec![kernel, 7, user, 8]),
         (vec![], vec![1], vec![]),
+        // A guest's frames are those that the thread's have entered.
+        (
+            vec![user, 7, deferred, 9],
+            vec![guest, 1, guest_user, 2],
+            vec![guest, 1, guest_user, 2, user, 7],
+        ),
+        (vec![user, 7, deferred, 9], vec![guest_user, 2], vec![guest_user, 2, user, 7]),
+        (vec![user, 7], vec![guest_user, 2], vec![user, 7]),
     ] {
         let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
         let chain = unwind_perf::record::Callchain::new(unwind_perf::record::Words::new(

@@ -41,3 +41,8 @@ pub use ram::{GuestRam, ResidentMemory};
 pub use report::Report;
 pub use vcpu::{KvmVcpu, Vcpu, has_kvm};
 pub use walks::GuestTables;
+
+/// The page for authors of monitors is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/monitors.md")]
+struct Monitors;

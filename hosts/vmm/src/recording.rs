@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use unwind_perf::record::{Attr, Comm, Encode, Endian, EventFormat, Mapping, Task};
+use unwind_perf::record::{Attr, Comm, Encode, Endian, EventFormat, Mapping, Misc, Task};
 use unwind_perf::ring::RingReader;
 
 use crate::image::GuestImage;
@@ -18,10 +18,6 @@ const FINISHED_ROUND: u32 = 68;
 const SOFTWARE: u32 = 1;
 const CPU_CLOCK: u64 = 0;
 const ATTR_SIZE: u32 = 64;
-
-/// `PERF_RECORD_MISC_GUEST_KERNEL`, `PERF_RECORD_MISC_GUEST_USER`.
-const GUEST_KERNEL: u16 = 4;
-const GUEST_USER: u16 = 5;
 
 /// Where records go.
 pub(crate) struct Recording {
@@ -114,9 +110,9 @@ fn write_guest(
         mapping.offset = offset;
         mapping.sample_id = now(task);
         let mut record = encoded(&mapping);
-        let mode = if at >> 63 == 0 { GUEST_USER } else { GUEST_KERNEL };
+        let mode = if at >> 63 == 0 { Misc::GUEST_USER } else { Misc::GUEST_KERNEL };
         // The header's `misc`, after its type.
-        record[4..6].copy_from_slice(&mode.to_le_bytes());
+        record[4..6].copy_from_slice(&mode.0.to_le_bytes());
         out.write_all(&record)?;
     }
     Ok(())

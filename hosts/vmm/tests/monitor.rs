@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::{env, fs, process};
 
 use demo_vmm::{Machine, Options, Report, has_kvm};
@@ -11,6 +11,7 @@ use unwind_perf::record::{
     Attr, AttrFlags, Callchain, CallchainDeferred, DeferredLayout, Endian, EventFormat, Record,
     RecordType, Records, Sample, UserPart,
 };
+use unwind_profile::{By, Format, ProfileOptions};
 
 /// Signals would meet those of another machine's threads.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -20,7 +21,8 @@ fn run(kvm: bool, absent: bool) {
         eprintln!("skipped: no /dev/kvm");
         return;
     }
-    let _one = ONE_AT_A_TIME.lock().unwrap();
+    // Another test that has failed changes nothing for this one.
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("demo-vmm-{}-{kvm}-{absent}", process::id());
     let output = env::temp_dir().join(name).with_extension("data");
     let options =
@@ -36,6 +38,7 @@ fn run(kvm: bool, absent: bool) {
     assert!(report.is_right(), "{report}");
     assert_eq!((report.left > 0, report.brought > 0), (absent, absent), "{report}");
     check(&output, &report);
+    check_profile(&output);
     fs::remove_file(&output).unwrap();
     fs::remove_file(output.with_extension("guest")).unwrap();
 }
@@ -97,6 +100,33 @@ fn check(recording: &Path, report: &Report) {
         merged += 1;
     }
     assert_eq!(merged, samples);
+}
+
+/// The profile has one stack of each sample: the thread on the host, `[guest]`, its user code, its kernel.
+fn check_profile(recording: &Path) {
+    let options = ProfileOptions::new(Format::Folded).by(By::Thread);
+    let profile = options.open(recording).unwrap();
+    let mut folded = Vec::new();
+    profile.write(Format::Folded, &mut folded).unwrap();
+    let folded = String::from_utf8(folded).unwrap();
+    let (mut samples, mut in_kernel) = (0, 0);
+    for line in folded.lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let count: u64 = count.parse().unwrap();
+        let frames: Vec<_> = stack.split(';').collect();
+        let guest = frames.iter().position(|&frame| frame == "[guest]").expect(line);
+        let (host, guest) = (&frames[..guest], &frames[guest + 1..]);
+        assert!(host.iter().any(|frame| frame.contains("VcpuThread")), "{line}");
+        assert!(host[0].starts_with("vcpu ") && guest[0] == "user_start", "{line}");
+        let is_kernel = |frame: &&str| frame.starts_with("kernel_");
+        let (kernel, user): (Vec<_>, Vec<_>) = guest.iter().copied().partition(is_kernel);
+        assert!(user.iter().all(|frame| frame.starts_with("user_")), "{line}");
+        assert_eq!(guest, [user, kernel.clone()].concat(), "{line}");
+        samples += count;
+        in_kernel += if kernel.is_empty() { 0 } else { count };
+    }
+    assert_eq!(samples, profile.samples(), "{folded}");
+    assert!(in_kernel > 0 && in_kernel < samples, "{folded}");
 }
 
 /// The records of a recording in pipe form, and their format.

@@ -51,7 +51,7 @@ pub struct CallchainDeferred<I> {
     /// What ties the samples of the kernel entry to this record, or `None` in
     /// [`DeferredLayout::MarkerFirst`].
     pub cookie: Option<u64>,
-    /// The addresses, without marks.
+    /// The addresses, without marks but those of a guest's parts.
     pub ips: I,
     /// Whose stack it is, and when and where the record was written, which
     /// need not be where the samples were taken.

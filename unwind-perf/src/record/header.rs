@@ -64,6 +64,10 @@ impl Misc {
     pub const USER: Self = Self(2);
     /// The addresses are a hypervisor's (`PERF_RECORD_MISC_HYPERVISOR`).
     pub const HYPERVISOR: Self = Self(3);
+    /// The addresses are those of a guest's kernel (`PERF_RECORD_MISC_GUEST_KERNEL`).
+    pub const GUEST_KERNEL: Self = Self(4);
+    /// The addresses are those of a guest's user code (`PERF_RECORD_MISC_GUEST_USER`).
+    pub const GUEST_USER: Self = Self(5);
     /// An MMAP of data, not code (`PERF_RECORD_MISC_MMAP_DATA`).
     pub const MMAP_DATA: Self = Self(1 << 13);
     /// An MMAP2 with a build id in the place of an inode
@@ -75,8 +79,9 @@ impl Misc {
     pub const SWITCH_OUT: Self = Self(1 << 13);
 
     /// Returns the part that says where the CPU was, as one of
-    /// [`UNKNOWN`](Self::UNKNOWN), [`KERNEL`](Self::KERNEL),
-    /// [`USER`](Self::USER) or a hypervisor value (3 to 5).
+    /// [`UNKNOWN`](Self::UNKNOWN), [`KERNEL`](Self::KERNEL), [`USER`](Self::USER),
+    /// [`HYPERVISOR`](Self::HYPERVISOR), [`GUEST_KERNEL`](Self::GUEST_KERNEL) or
+    /// [`GUEST_USER`](Self::GUEST_USER).
     #[must_use]
     pub const fn cpu_mode(self) -> Self {
         Self(self.0 & 7)

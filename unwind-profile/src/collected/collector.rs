@@ -219,6 +219,7 @@ impl Collector {
         let (range, is_user) = match mode {
             Mode::User => (shown.space.find(addr), true),
             Mode::Kernel => (shown.kernel.find(addr), false),
+            Mode::GuestUser | Mode::GuestKernel => (shown.space.guest.find(addr), true),
             Mode::Other => (None, false),
         };
         let in_file = match range {
@@ -234,7 +235,7 @@ impl Collector {
         let name = place.function.as_ref().map(|(name, _)| &**name);
         let compared = place.file.as_ref().filter(|_| self.is_compared).map(compared_file);
         let file = compared.as_ref().or(place.file.as_ref());
-        let frame = Frame::new(name, file, mode == Mode::Kernel);
+        let frame = Frame::new(name, file, mode.is_kernel());
         let in_file = range.filter(|_| is_user).zip(in_file);
         let frame = match (in_file, &mut self.code_frames) {
             (Some((range, addr)), Some(code_frames)) => {
@@ -302,17 +303,23 @@ impl Collector {
         let count = shown.links().count();
         for (at, link) in shown.links().enumerate() {
             let Link::Ip(ip, mode) = link else { continue };
-            let is_first = part.replace(mode) != Some(mode);
+            let before: Option<Mode> = part.replace(mode);
+            let is_first = before != Some(mode);
+            if before.is_some_and(Mode::is_guest) && !mode.is_guest() {
+                // The thread of the vCPU has entered the guest.
+                let mark = self.profile.frame(Frame::note("[guest]"));
+                self.stack.push((mark, FoundBy::Nothing));
+            }
             has_user |= mode == Mode::User;
             let addr = if is_first { ip } else { ip.wrapping_sub(1) };
             let found = match (mode, shown.source_of_link(at, count)) {
-                (Mode::Kernel | Mode::Other, _) => FoundBy::Kernel,
                 (Mode::User, Some(source)) => FoundBy::of_source(source),
                 (Mode::User, None) => match recorded.next() {
                     Some(found) => found,
                     None if is_first => FoundBy::Sampled,
                     None => next_found,
                 },
+                _ => FoundBy::Kernel,
             };
             next_found = self.push(shown, addr, mode, found).caller_found;
         }

@@ -73,8 +73,13 @@ impl Spaces {
         match record.kind() {
             RecordType::MMAP | RecordType::MMAP2 => {
                 if let Ok(mapping) = Mapping::decode(&record, held.format) {
-                    let is_kernel = record.header().misc.cpu_mode() == Misc::KERNEL;
-                    self.map(&mapping, is_kernel || mapping.task.pid == KERNEL, held.time);
+                    let mode = record.header().misc.cpu_mode();
+                    if matches!(mode, Misc::GUEST_KERNEL | Misc::GUEST_USER) {
+                        self.map_guest(&mapping, held.time);
+                    } else {
+                        let is_kernel = mode == Misc::KERNEL || mapping.task.pid == KERNEL;
+                        self.map(&mapping, is_kernel, held.time);
+                    }
                 }
             }
             RecordType::FORK => {
@@ -91,6 +96,18 @@ impl Spaces {
             }
             _ => {}
         }
+    }
+
+    /// Takes note of what the guest of a monitor has mapped, by the monitor's process.
+    fn map_guest(&mut self, mapping: &Mapping<'_>, time: u64) {
+        let Some(end) = mapping.addr.checked_add(mapping.len).filter(|_| mapping.len != 0) else {
+            return;
+        };
+        let (start, offset, executable) = (mapping.addr, mapping.offset, mapping.executable);
+        let range = Range { start, end, offset, executable, file: self.files.file(mapping, time) };
+        let priority = self.random.hash_one(start);
+        let space = self.processes.entry(mapping.task.pid).or_default();
+        space.guest = space.guest.with(range, priority);
     }
 
     fn map(&mut self, mapping: &Mapping<'_>, is_kernel: bool, time: u64) {
@@ -224,6 +241,8 @@ pub struct Space {
     /// The processes whose code it has, as it came from them without an exec; the last one first.
     pub(crate) parents: Arc<[u32]>,
     pub ranges: Ranges,
+    /// What its guest has mapped, if it is a monitor: kernel and user code.
+    pub(crate) guest: Ranges,
     /// Where code of files was mapped, also if memory without a file has taken its place.
     pub(crate) texts: Ranges,
     /// The release of the kernel, of its own space, where a record has said it.

@@ -34,7 +34,10 @@ const KERNEL: &[u8] = b"[kernel.kallsyms]";
 pub enum Mode {
     User,
     Kernel,
-    /// That of a guest or a hypervisor, of which nothing is known.
+    /// A guest's.
+    GuestUser,
+    GuestKernel,
+    /// That of a hypervisor, of which nothing is known.
     Other,
 }
 
@@ -45,6 +48,8 @@ impl Mode {
         match misc.cpu_mode() {
             Misc::USER => Self::User,
             Misc::KERNEL => Self::Kernel,
+            Misc::GUEST_USER => Self::GuestUser,
+            Misc::GUEST_KERNEL => Self::GuestKernel,
             _ => Self::Other,
         }
     }
@@ -54,7 +59,7 @@ impl Mode {
     #[must_use]
     pub fn of_branch(addr: u64, misc: Misc) -> Self {
         match Self::of_sample(misc) {
-            Self::Other => Self::Other,
+            other @ (Self::Other | Self::GuestUser | Self::GuestKernel) => other,
             Self::User | Self::Kernel if addr >> 63 != 0 => Self::Kernel,
             Self::User | Self::Kernel => Self::User,
         }
@@ -65,8 +70,20 @@ impl Mode {
         match context {
             Context::User | Context::UserDeferred => Self::User,
             Context::Kernel => Self::Kernel,
+            Context::Guest | Context::GuestUser => Self::GuestUser,
+            Context::GuestKernel => Self::GuestKernel,
             _ => Self::Other,
         }
+    }
+
+    /// Whether it is code that a vCPU executes.
+    pub(crate) const fn is_guest(self) -> bool {
+        matches!(self, Self::GuestUser | Self::GuestKernel)
+    }
+
+    /// Whether it is a kernel's.
+    pub(crate) const fn is_kernel(self) -> bool {
+        matches!(self, Self::Kernel | Self::GuestKernel)
     }
 }
 
@@ -129,6 +146,7 @@ impl Names {
         let (range, is_kernel) = match mode {
             Mode::User => (user.find(addr), false),
             Mode::Kernel => (kernel.find(addr), true),
+            Mode::GuestUser | Mode::GuestKernel => (user.guest.find(addr), false),
             Mode::Other => (None, false),
         };
         let Some(range) = range else {
