@@ -10,11 +10,14 @@ mod support;
 
 use std::env;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use test_support::tool;
 
 use archive::Archive;
@@ -76,6 +79,32 @@ impl Guest {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Has QEMU execute commands, each with its arguments.
+    fn qmp(&self, commands: &[Value]) {
+        let socket = UnixStream::connect(self.directory.join("qmp")).unwrap();
+        let mut answers = BufReader::new(&socket).lines().map(Result::unwrap);
+        let capabilities = json!({ "execute": "qmp_capabilities" });
+        for command in [&capabilities].into_iter().chain(commands) {
+            writeln!(&socket, "{command}").unwrap();
+            let answer =
+                answers.find(|line| line.starts_with(r#"{"return"#) || line.contains("error"));
+            assert!(answer.as_ref().is_some_and(|line| !line.contains("error")), "{answer:?}");
+        }
+    }
+
+    /// What `unwind` says of the vCPUs.
+    fn vcpus(&self, arguments: &[&str], files: &[(&str, &Path)]) -> Value {
+        let mut arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        for (option, path) in
+            files.iter().chain(&[("--symbols", &*self.kernel), ("--symbols", &*self.program)])
+        {
+            arguments.extend([(*option).to_owned(), path.to_str().unwrap().to_owned()]);
+        }
+        let output = support::run(arguments);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["vcpus"].clone()
+    }
+
     /// Stacks, outermost frame first, each with how often it was seen.
     fn profile(&self) -> Vec<(Vec<String>, u32)> {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
@@ -123,4 +152,24 @@ fn a_stock_kernels_stack_leads_to_the_user_code_that_has_entered_it() {
     // stops often.
     assert!(entered > SAMPLES / 2, "{entered} of {stacks}");
     assert!(complete * 3 > stacks * 2, "{complete} of {stacks}");
+    a_dump_has_the_same_stacks(&guest);
+}
+
+/// QEMU's dump of a stopped guest is that guest.
+fn a_dump_has_the_same_stacks(guest: &Guest) {
+    let (core, ram) = (guest.directory.join("core"), guest.directory.join("ram"));
+    let to = format!("file:{}", core.display());
+    let dump = json!({ "paging": false, "protocol": to });
+    let dump = json!({ "execute": "dump-guest-memory", "arguments": dump });
+    guest.qmp(&[json!({ "execute": "stop" }), dump]);
+    let qmp = guest.directory.join("qmp");
+    let mut stopped = guest.vcpus(&["guest", "--json"], &[("--qmp", &qmp), ("--mem", &ram)]);
+    let dumped = guest.vcpus(&["stack", "--json"], &[("--core", &core)]);
+    // A dump does not say whether a CPU waits.
+    for vcpu in stopped.as_array_mut().unwrap() {
+        vcpu["halted"] = json!(false);
+        assert!(!vcpu["frames"].as_array().unwrap().is_empty(), "{vcpu}");
+    }
+    assert_eq!(dumped, stopped);
+    fs::remove_file(core).unwrap();
 }

@@ -379,6 +379,7 @@ where
             executable: header.p_flags(endian).0 & elf::PF_X.0 != 0,
             offset: header.p_offset(endian).into(),
             addr: header.p_vaddr(endian).into(),
+            physical_addr: header.p_paddr(endian).into(),
             file_size: header.p_filesz(endian).into(),
             memory_size: header.p_memsz(endian).into(),
             align: header.p_align(endian).into(),

@@ -9,7 +9,9 @@ pub struct Segment {
     pub executable: bool,
     pub offset: u64,
     pub addr: u64,
-    pub(crate) file_size: u64,
+    /// Where it is in a machine's memory, in the dump of one.
+    pub physical_addr: u64,
+    pub file_size: u64,
     pub memory_size: u64,
     pub(super) align: u64,
 }

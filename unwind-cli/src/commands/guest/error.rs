@@ -68,6 +68,12 @@ pub(crate) enum GuestError {
     /// QEMU does not say where the guest's memory lies.
     #[error("`info mtree -f` shows no memory of the guest")]
     NoMemoryMap,
+    /// The dump of a machine has no registers.
+    #[error("{} is the dump of a machine and says nothing of its CPUs", escaped(path))]
+    NoCpus {
+        /// Which file.
+        path: PathBuf,
+    },
     /// The file is not the guest's memory.
     #[error(
         "{} has {len:#x} bytes, but the guest's memory goes to {end:#x}; is it the mem-path of \
@@ -125,6 +131,7 @@ impl GuestError {
             | Self::Refused { .. }
             | Self::Registers { .. }
             | Self::NoMemoryMap
+            | Self::NoCpus { .. }
             | Self::MemoryFile { .. }
             | Self::KernelImage { .. }
             | Self::Symbols { .. } => 5,

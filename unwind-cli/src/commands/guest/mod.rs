@@ -1,7 +1,8 @@
 //! `unwind guest`: the stacks of what runs in a virtual machine, from outside.
 
+pub(crate) mod dump;
 pub(crate) mod error;
-mod files;
+pub(crate) mod files;
 mod folded;
 mod kernel;
 mod pause;
@@ -23,6 +24,7 @@ use unwind_target::counted::counted;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 
 use crate::coloured;
+use crate::commands::guest::dump::MachineDump;
 use crate::commands::guest::files::{GuestFiles, SymbolFile};
 use crate::commands::guest::folded::Folded;
 use crate::commands::guest::pause::Pause;
@@ -209,19 +211,57 @@ impl Guest<'_> {
 fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Failure> {
     let vcpus = guest.look()?;
     let report = GuestReport::new(vcpus, guest.walker.warnings(), &guest.troubles);
+    print(&report, args.json)?;
+    guest.print_stats(args);
+    check(&report, args.fail_incomplete)
+}
+
+/// Prints the stacks of the CPUs in the dump of a machine.
+///
+/// # Errors
+///
+/// [`Failure`] if a file cannot be used, or the output not be written.
+pub(crate) fn show_dump(mut dump: MachineDump, how: &OfDump<'_>) -> Result<(), Failure> {
+    let files = GuestFiles::open(how.symbols)?;
+    let frame_pointers = FramePointerRows { is_trusted: how.trust_fp };
+    let mut walker = GuestWalker::new(&files, frame_pointers, how.max_frames);
+    let (mut troubles, mut cpus) = (BTreeSet::new(), Vec::new());
+    for (number, state) in (0..).zip(&dump.cpus) {
+        let stack = walker.walk(&state.registers, &mut dump.ram);
+        cpus.push(VcpuReport::new(number, state, stack, &files, &mut troubles));
+    }
+    let report = GuestReport::new(cpus, walker.warnings(), &troubles);
+    print(&report, how.json)?;
+    check(&report, how.fail_incomplete)
+}
+
+/// How the dump of a machine is to be looked at.
+pub(crate) struct OfDump<'a> {
+    pub(crate) symbols: &'a [SymbolFile],
+    pub(crate) trust_fp: bool,
+    pub(crate) max_frames: u32,
+    pub(crate) json: bool,
+    pub(crate) fail_incomplete: bool,
+}
+
+/// Prints what was found, as text or JSON.
+fn print(report: &GuestReport, json: bool) -> Result<(), Failure> {
     let mut out = coloured::stdout();
-    let written = if args.json {
-        let written = serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from);
+    let written = if json {
+        let written = serde_json::to_writer_pretty(&mut out, report).map_err(io::Error::from);
         written.and_then(|()| writeln!(out))
     } else {
         report.write(&mut out)
     };
     written.and_then(|()| out.flush()).map_err(Failure::output)?;
-    if !args.json {
+    if !json {
         warn(&report.warnings);
     }
-    guest.print_stats(args);
-    if args.fail_incomplete {
+    Ok(())
+}
+
+fn check(report: &GuestReport, fail_incomplete: bool) -> Result<(), Failure> {
+    if fail_incomplete {
         Ok(Incomplete::check(report.vcpus.iter().flat_map(VcpuReport::ends))?)
     } else {
         Ok(())

@@ -7,8 +7,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use object::elf;
 use unwind_core::ReadError;
 use unwind_target::InputError;
+use unwind_target::elf::ElfFile;
 use unwind_x86::paging::{PhysAddr, PhysicalMemory};
 
 use crate::commands::guest::error::GuestError;
@@ -47,6 +49,19 @@ impl MemoryMap {
         let mut ranges = by_name.into_values().max_by_key(|ranges| size(ranges))?;
         ranges.sort_unstable_by_key(|(range, _)| range.start);
         Some(Self { ranges })
+    }
+
+    /// The memory in the dump of a machine, as far as its file has it.
+    pub(crate) fn of_dump(core: &ElfFile) -> Self {
+        let loads = core.segments.iter().filter(|segment| segment.kind == elf::PT_LOAD);
+        let ranges = loads.filter_map(|segment| {
+            let left = core.byte_len().saturating_sub(segment.offset);
+            let start = segment.physical_addr;
+            Some((start..start.checked_add(segment.file_size.min(left))?, segment.offset))
+        });
+        let mut ranges: Vec<_> = ranges.collect();
+        ranges.sort_unstable_by_key(|(range, _)| range.start);
+        Self { ranges }
     }
 
     /// How long the file has to be.

@@ -16,6 +16,11 @@ not sleep has no frames and ends as `running`, one that ran meanwhile, or at who
 other code was mapped, as `changed`. The frames shown are of one sleep, but other threads
 may have written to them, so no stack is complete.
 
+--core takes the dump of a machine, too: of QEMU's `dump-guest-memory`, or a Linux kernel's
+/proc/vmcore. Each CPU is shown as `unwind guest` shows a vCPU, with --json as well, by the
+files that --symbols names. QEMU tells the control registers, so the user code that has entered
+the kernel follows; of /proc/vmcore there is the kernel's part alone.
+
 A process that was held continues where it was. System calls in which it waits do
 so, too, but for those that Linux ends after any stop: epoll_wait, semop,
 semtimedop, sigwaitinfo and sigtimedwait, and calls on sockets with a time limit

@@ -13,12 +13,16 @@ use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use unwind_profile::engine::caller_signals::command_with_signals;
 use unwind_target::target::Target;
 use unwind_target::{Core, HoldLimit, Naming, Process, Stacks, WalkOptions, Walked};
 
 use crate::after_limit::AfterLimit;
 use crate::coloured;
+use crate::commands::guest::dump::MachineDump;
+use crate::commands::guest::files::SymbolFile;
+use crate::commands::guest::{OfDump, show_dump};
 use crate::commands::stack::error::{Incomplete, StartError};
 use crate::commands::stack::help::LONG_HELP;
 use crate::commands::stack::method::MethodArg;
@@ -47,7 +51,8 @@ pub(crate) struct Args {
     pid: Option<i32>,
 
     /// A core file of x86-64 or i386, also one that is compressed by zstd; `-` reads it
-    /// from standard input. From a pipe, or decompressed, it is copied to a file without a name in the directory for temporary files
+    /// from standard input. Also the dump of a machine (QEMU's `dump-guest-memory`, /proc/vmcore): the stacks of its
+    /// CPUs, as `unwind guest` shows them. From a pipe, or decompressed, it is copied to a file without a name in the directory for temporary files
     #[arg(long, value_name = "FILE", group = "target")]
     core: Option<PathBuf>,
 
@@ -55,6 +60,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "core",
           conflicts_with_all = ["pid", "command"])]
     exe: Option<PathBuf>,
+
+    /// Of the dump of a machine: an ELF file whose code it has executed, or the image of its Linux kernel, as `unwind
+    /// guest` takes them; may be given several times
+    #[arg(long, value_name = "FILE[@ADDR]", requires = "core", conflicts_with_all = ["pid", "command"],
+          value_parser = OsStringValueParser::new().try_map(SymbolFile::parse::<OsString>))]
+    symbols: Vec<SymbolFile>,
 
     /// Show the stack of this thread only
     #[arg(long, value_name = "TID", value_parser = clap::value_parser!(i32).range(1..))]
@@ -189,6 +200,16 @@ impl Args {
         self.sysroot.iter().fold(core, Core::sysroot)
     }
 
+    fn of_dump(&self) -> OfDump<'_> {
+        OfDump {
+            symbols: &self.symbols,
+            trust_fp: self.trust_fp,
+            max_frames: self.max_frames,
+            json: self.json,
+            fail_incomplete: self.fail_incomplete,
+        }
+    }
+
     fn hold_limit(&self) -> HoldLimit {
         let then = match (self.pid, self.kill) {
             (Some(_), _) => AfterLimit::Continue,
@@ -209,7 +230,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         print(args, args.process(pid).walk()?)?;
         args.watch.map_or(Ok(()), |seconds| watch(args, pid, Duration::from_secs(seconds)))
     } else if let Some(core) = &args.core {
-        print(args, args.core(core).walk()?)
+        match MachineDump::open(core)? {
+            Some(dump) => show_dump(dump, &args.of_dump()),
+            None => print(args, args.core(core).walk()?),
+        }
     } else {
         let (program, arguments) = args.command.split_first().ok_or(StartError::NoTarget)?;
         let mut command = Started::start(program, arguments)?;
