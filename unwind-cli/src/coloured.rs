@@ -10,6 +10,9 @@ use memchr::memchr;
 pub(crate) const SURE: Style = AnsiColor::Green.on_default();
 pub(crate) const LESS_SURE: Style = AnsiColor::Yellow.on_default();
 
+/// A call that an interpreter executes.
+pub(crate) const INTERPRETED: Style = AnsiColor::Cyan.on_default();
+
 /// What is missing.
 pub(crate) const MISSING: Style = AnsiColor::Red.on_default();
 

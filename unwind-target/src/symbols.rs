@@ -1,5 +1,6 @@
 //! The function symbols of an ELF file, and their names as a person reads them.
 
+pub(crate) mod data;
 pub(crate) mod few;
 pub(crate) mod named;
 

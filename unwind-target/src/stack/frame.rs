@@ -3,6 +3,7 @@
 use serde::Serialize;
 use unwind_core::{Frame as WalkedFrame, Origin};
 
+use crate::interpreters::frame::InterpretedFrame;
 use crate::loaded::module::Module;
 use crate::stack::symbol::Symbol;
 
@@ -31,6 +32,10 @@ pub struct Frame {
     /// What its pc is called.
     #[serde(flatten)]
     pub symbol: Symbol,
+    /// The calls that it executes if it is of an interpreter's evaluator, innermost first. They stand before it in
+    /// the order of a stack.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interpreted: Vec<InterpretedFrame>,
 }
 
 /// How a frame was found.
@@ -105,6 +110,7 @@ impl Frame {
             after_gap: frame.provenance.is_after_gap(),
             fp_assumed: frame.provenance.is_fp_assumed(),
             symbol: Symbol::default(),
+            interpreted: Vec::new(),
         };
         // A handler returns to the first byte of its trampoline, which was not
         // called.

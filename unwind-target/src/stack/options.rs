@@ -27,6 +27,7 @@ pub struct WalkOptions {
     frame_pointers: FramePointerRows,
     switches: SwitchNames,
     max_frames: u32,
+    pub(crate) interpreters: bool,
     progress: Rc<dyn BuildProgress>,
 }
 
@@ -38,13 +39,15 @@ impl Default for WalkOptions {
             frame_pointers: FramePointerRows { is_trusted: false },
             switches: SwitchNames::new(&[]),
             max_frames: MAX_FRAMES,
+            interpreters: true,
             progress: Rc::new(()),
         }
     }
 }
 
 impl WalkOptions {
-    /// All threads, by whatever leads to their callers, up to 510 frames of each.
+    /// All threads, by whatever leads to their callers, up to 510 frames of each, with the frames of
+    /// interpreters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -66,6 +69,12 @@ impl WalkOptions {
     #[must_use]
     pub fn max_frames(self, max_frames: u32) -> Self {
         Self { max_frames, ..self }
+    }
+
+    /// Leaves out the frames of interpreters: native ones only.
+    #[must_use]
+    pub fn native(self) -> Self {
+        Self { interpreters: false, ..self }
     }
 
     /// Declares that all code without a table keeps frame pointers, so that a frame which one leads to is

@@ -113,7 +113,7 @@ impl Process {
             let target = Target::of_process(self.id, self.hold_limit, Look::InPlace)?;
             return Walked::new(target, &self.options);
         }
-        let mut wanted = Wanted::default();
+        let mut wanted = Wanted::new(self.options.interpreters);
         let look = |wanted: &Wanted| {
             let target = match self.way {
                 Way::WithoutStop => Target::of_sleeping(self.id, wanted),

@@ -3,6 +3,9 @@
 use serde::Serialize;
 use unwind_core::WordSize;
 
+use crate::interpreters::frame::Interpreted;
+use crate::interpreters::join::join;
+use crate::interpreters::runs::ReadFrames;
 use crate::loaded::module::Modules;
 use crate::rows::indexed_frames::NoRowError;
 use crate::stack::frame::Frame;
@@ -49,6 +52,8 @@ pub struct ThreadStack {
     pub signal: Option<i32>,
     /// Innermost first.
     pub frames: Vec<Frame>,
+    /// What is known of its frames of an interpreter, if it has any.
+    pub interpreted: Option<Interpreted>,
     /// Why there are no more.
     pub end: StackEnd,
 }
@@ -81,6 +86,7 @@ impl Stacks {
                 if method != Method::Fp {
                     named.add_missing_table(&target.modules, method);
                 }
+                named.add_interpreted(thread, target);
                 named
             })
             .collect();
@@ -88,6 +94,7 @@ impl Stacks {
         let mut symbols: Vec<_> = frames.map(|frame| (frame.lookup(), &mut frame.symbol)).collect();
         let mut warnings = target.warnings.clone();
         warnings.extend(namer.finish(&mut symbols));
+        warnings.extend(target.interpreted.iter().filter_map(ReadFrames::unknown));
         Self {
             schema: Self::SCHEMA,
             process: target.process,
@@ -96,6 +103,15 @@ impl Stacks {
             no_stop: target.no_stop,
             threads,
             warnings,
+        }
+    }
+}
+
+impl Stacks {
+    /// Leaves the frames alone that execute calls of an interpreter.
+    pub fn keep_interpreted(&mut self) {
+        for thread in &mut self.threads {
+            thread.frames.retain(|frame| !frame.interpreted.is_empty());
         }
     }
 }
@@ -111,7 +127,27 @@ impl ThreadStack {
             }),
             signal: thread.signal,
             frames,
+            interpreted: None,
             end,
+        }
+    }
+
+    /// Puts frames of interpreters at the native ones, and says so if some may be missing.
+    fn add_interpreted(&mut self, thread: &Thread, target: &Target) {
+        let Ok(registers) = thread.registers else { return };
+        if self.arch != Some("x86-64") {
+            return;
+        }
+        for read in target.interpreted.iter().filter(|read| read.unknown().is_none()) {
+            let of_thread = read.threads.get(&registers.fs_base);
+            let is_whole = self.end.reason.is_outermost();
+            let Some(joined) = join(&mut self.frames, is_whole, read, of_thread) else { continue };
+            if !joined.complete && self.end.complete {
+                self.end.complete = false;
+                let text = format!(", but frames of {} may be missing", joined.interpreter);
+                self.end.text.push_str(&text);
+            }
+            self.interpreted = Some(joined);
         }
     }
 

@@ -12,12 +12,14 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::hint::black_box;
 use std::ops::Range;
+use std::rc::Rc;
 
 use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, pread, read};
 
-use crate::files::mapped_file::VDSO_LIMIT;
+use crate::files::mapped_file::{ProcessFiles, VDSO_LIMIT};
 use crate::input_error::InputError;
+use crate::interpreters::Interpreters;
 use crate::loaded::remapped_text::{candidates, places};
 use crate::target::captured_memory::{Copied, is_file_code};
 use crate::target::maps::{self, Access, Backing, Mapping};
@@ -46,14 +48,23 @@ const CODE_AROUND: u64 = 64;
 
 /// What walks have lacked, and the next hold copies: addresses of pages.
 #[derive(Debug, Default)]
-pub struct Wanted(BTreeSet<u64>);
+pub struct Wanted {
+    pages: BTreeSet<u64>,
+    /// Frames of interpreters are wanted, too.
+    pub(crate) interpreters: bool,
+}
 
 impl Wanted {
+    /// No pages yet; with frames of interpreters, or without.
+    pub(crate) fn new(interpreters: bool) -> Self {
+        Self { interpreters, ..Self::default() }
+    }
+
     /// Adds the pages that a walk has lacked, and says whether there are new ones.
     pub(crate) fn add(&mut self, pages: &BTreeSet<u64>) -> bool {
-        let known = self.0.len();
-        self.0.extend(pages);
-        self.0.len() != known
+        let known = self.pages.len();
+        self.pages.extend(pages);
+        self.pages.len() != known
     }
 }
 
@@ -90,7 +101,8 @@ impl Capture {
         let ranges =
             ranges.chain(registers().filter_map(|registers| capture.code_at(registers.rip)));
         let ranges = ranges.chain(capture.vdso()).chain(capture.remapped());
-        let ranges = ranges.chain(wanted.0.iter().filter_map(|&page| capture.around(page, PLACE)));
+        let ranges =
+            ranges.chain(wanted.pages.iter().filter_map(|&page| capture.around(page, PLACE)));
         let ranges = disjoint(ranges.collect());
         capture.copy(ranges, &mut reader);
         let is_narrow = registers().any(|regs| regs.code_mode() == Some(CodeMode::Ia32));
@@ -107,7 +119,7 @@ impl Capture {
             _ => registers.rsp,
         };
         let mapping = self.mapping_of(sp)?;
-        let was_too_short = wanted.0.range(sp..mapping.range.end).next().is_some();
+        let was_too_short = wanted.pages.range(sp..mapping.range.end).next().is_some();
         let len = if was_too_short { LONG_STACK } else { STACK };
         let start = (sp.saturating_sub(RED_ZONE) & !(PAGE - 1)).max(mapping.range.start);
         Some(start..start.saturating_add(len).min(mapping.range.end))
@@ -224,6 +236,14 @@ impl Before {
         // Freed again, this is there for the copies, and is not brought in during the hold.
         black_box(vec![1_u8; COPIES]);
         Self { thread, mappings, text, memory, text_now: None }
+    }
+
+    /// The interpreters of the process; `files` are its files.
+    pub(crate) fn interpreters(&self, files: &ProcessFiles) -> Interpreters {
+        Interpreters::find(&self.mappings, |mapping| match &mapping.backing {
+            Backing::File(file) => Some(Rc::new(files.open(&mapping.range, file).ok()?.into())),
+            _ => None,
+        })
     }
 
     /// Reads again what is mapped, now that the process stands.

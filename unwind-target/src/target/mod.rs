@@ -32,6 +32,8 @@ use crate::counted::counted;
 use crate::elf::ElfFile;
 use crate::files::mapped_file::{ProcessFiles, Proof, Search, copy_vdso};
 use crate::input_error::InputError;
+use crate::interpreters::Interpreters;
+use crate::interpreters::runs::ReadFrames;
 use crate::loaded::module::{Modules, Opening, RemappedText};
 use crate::loaded::module_error::{BuildId, ModuleError};
 use crate::loaded::remapped_text::candidates;
@@ -70,6 +72,8 @@ pub struct Target {
     pub warnings: Vec<String>,
     /// How much there can be to show of it.
     pub(crate) room: Room,
+    /// The frames of its interpreters, if they were asked for.
+    pub(crate) interpreted: Vec<ReadFrames>,
     /// It was looked at while it ran.
     pub(crate) no_stop: bool,
     /// It is a process, and no core file.
@@ -124,6 +128,10 @@ impl Target {
         for _ in 0..STOPS {
             let mut before = Before::read(process);
             let mut files = ProcessFiles::of(process);
+            let interpreters = match look {
+                Look::Copies(wanted) if wanted.interpreters => before.interpreters(&files),
+                _ => Interpreters::default(),
+            };
             let (hold, held) = Pause::stop(process, limit, || match look {
                 Look::InPlace => {}
                 Look::Copies(_) => before.look_again(),
@@ -142,13 +150,18 @@ impl Target {
                     let registers: Vec<_> =
                         held.threads.iter().map(|&(_, registers)| registers).collect();
                     let capture = Capture::take(held.some_thread, &registers, before, wanted);
+                    let read = |capture: &Capture| {
+                        read_interpreters(&interpreters, &held, &registers, &capture.mappings)
+                    };
+                    let interpreted = capture.as_ref().map_or_else(|_| Vec::new(), read);
                     match (capture, hold.release()) {
                         (Ok(_), Fate::Ended) => break,
                         (Ok(_), Fate::LetGo { seconds }) => {
                             return Err(TargetError::LetGo { process, seconds });
                         }
                         (Ok(capture), _) => {
-                            return Ok(Self::of_capture(Found::of(&held), capture, &files));
+                            let target = Self::of_capture(Found::of(&held), capture, &files);
+                            return Ok(Self { interpreted, ..target });
                         }
                         (Err(error), fate) => (error.into(), fate),
                     }
@@ -235,6 +248,7 @@ impl Target {
             memory,
             warnings: found.warnings,
             room: Room::UNKNOWN,
+            interpreted: Vec::new(),
             no_stop: false,
             is_process: true,
             hold: None,
@@ -339,6 +353,7 @@ impl Target {
             memory: TargetMemory::Core(PageCache::new(memory)),
             warnings: missing_part(path, notes.missing).into_iter().chain(damage).collect(),
             room: Room::of_core(&core),
+            interpreted: Vec::new(),
             no_stop: false,
             is_process: false,
             hold: None,
@@ -367,10 +382,25 @@ impl Target {
             memory: TargetMemory::Captured(memory),
             warnings: Vec::new(),
             room: Room::UNKNOWN,
+            interpreted: Vec::new(),
             no_stop: false,
             is_process: false,
             hold: None,
         }
+    }
+
+    /// Reads the frames of interpreters, of a core file or a process that stands still; those of copies were
+    /// read when they were made.
+    pub(crate) fn read_interpreters(&mut self) {
+        if matches!(self.memory, TargetMemory::Captured(_)) {
+            return;
+        }
+        let interpreters = Interpreters::find(&self.mappings, |mapping| {
+            self.modules.file_of(&mapping.backing)?.get().ok()
+        });
+        let registers: Vec<_> =
+            self.threads.iter().filter_map(|thread| thread.registers.ok()).collect();
+        self.interpreted = interpreters.read(&registers, &self.mappings, &mut self.memory);
     }
 
     /// Leaves one of the threads only.
@@ -399,6 +429,20 @@ impl Target {
             _ => Ok(()),
         }
     }
+}
+
+/// Reads the frames of interpreters while a process is held.
+fn read_interpreters(
+    interpreters: &Interpreters,
+    held: &PausedProcess,
+    registers: &[UserRegisters],
+    mappings: &[Mapping],
+) -> Vec<ReadFrames> {
+    if interpreters.is_empty() {
+        return Vec::new();
+    }
+    let Ok(memory) = ProcessMemory::open(held.some_thread) else { return Vec::new() };
+    interpreters.read(registers, mappings, &mut PageCache::new(memory))
 }
 
 /// What was found of the threads of a process.

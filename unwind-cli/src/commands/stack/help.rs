@@ -61,11 +61,18 @@ and add. A goroutine whose stack grows continues where `runtime.morestack` has s
 With `runtime.mcall` a stack is complete, as in Go's own traces: nothing there waits for
 a return. Only `--method auto` does all this.
 
+The calls that CPython executes, 3.9 to 3.14, stand before the native frame that executes
+them, with `python` in the third column: function, file and line. They are read while the
+process is held, for some tens of microseconds; with --native they are not. With
+--interpreted nothing else is shown. If not each has its native frame, and each frame of
+the evaluator its calls, a line says why, and the stack is not complete. Of a core they are
+shown, too; with --no-stop they are not. docs/interpreters.md says more.
+
 A stack is complete if its last frame is known to be the outermost one and no
 callers may be missing. Frame pointers alone cannot tell.
 
 On a terminal, frames that tables tell are green, those by frame pointers or instructions yellow,
-and what is missing red; not if NO_COLOR is set.
+calls of Python cyan, and what is missing red; not if NO_COLOR is set.
 
 JSON (its JSON Schema: docs/schema/stack.json), with names escaped as
 `unwind --help` says: one object with
@@ -93,6 +100,11 @@ JSON (its JSON Schema: docs/schema/stack.json), with names escaped as
                         with function, mangled, file, line and column as above: the
                         first is where the pc is, the frame's own file and line is
                         where it calls the last
+      interpreted       only of an interpreter's evaluator: the calls that the frame
+                        executes, innermost first, each with language (`python`),
+                        function, file and line
+    interpreted         null, or interpreter (`CPython 3.11`), complete, text (why not)
+                        and unplaced (calls whose native frame is not known)
     end     complete (true or false), text, and reason: `outermost`,
             `zero-return-address`, `frame-pointer-zero`, `max-frames`, `no-row`,
             `step`, `table`, `other-stack` (see --stack-switch), `no-code`, `return-probe` (the function returns to a

@@ -121,6 +121,14 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u64).range(1..))]
     watch: Option<u64>,
 
+    /// Show native frames only, and none of an interpreter
+    #[arg(long, conflicts_with = "interpreted")]
+    native: bool,
+
+    /// Show only the calls that an interpreter executes, of Python, without the native frames between
+    #[arg(long, conflicts_with = "no_stop")]
+    interpreted: bool,
+
     /// Show functions of C++ without their parameters
     #[arg(long)]
     short: bool,
@@ -178,6 +186,7 @@ impl Args {
             .max_frames(self.max_frames)
             .stack_switches(&self.stack_switch)
             .progress(Rc::new(BuildBar::default()));
+        let options = if self.native { options.native() } else { options };
         let options = if self.trust_fp { options.trust_frame_pointers() } else { options };
         self.tid.into_iter().fold(options, WalkOptions::thread)
     }
@@ -277,11 +286,13 @@ fn watch(args: &Args, process: i32, pause: Duration) -> Result<(), Failure> {
 fn print(args: &Args, mut walked: Walked) -> Result<(), Failure> {
     walked.release()?;
     let rows = walked.rows();
-    let stacks = walked.name(&args.naming()?)?;
+    let mut stacks = walked.name(&args.naming()?)?;
+    if args.interpreted {
+        stacks.keep_interpreted();
+    }
+    let form = Form { json: args.json, interpreted: args.interpreted };
     let mut out = coloured::stdout();
-    write_report(&mut out, &stacks, args.json)
-        .and_then(|()| out.flush())
-        .map_err(Failure::output)?;
+    write_report(&mut out, &stacks, form).and_then(|()| out.flush()).map_err(Failure::output)?;
     if !args.json {
         // With standard error gone there is no other place to tell it.
         let _ = text::write_warnings(&mut io::stderr().lock(), &stacks);
@@ -295,13 +306,21 @@ fn print(args: &Args, mut walked: Walked) -> Result<(), Failure> {
     }
 }
 
-fn write_report(out: &mut impl Write, report: &Stacks, json: bool) -> io::Result<()> {
-    if json {
+/// What is printed of a report.
+#[derive(Clone, Copy, Default)]
+struct Form {
+    json: bool,
+    /// The calls of an interpreter only.
+    interpreted: bool,
+}
+
+fn write_report(out: &mut impl Write, report: &Stacks, form: Form) -> io::Result<()> {
+    if form.json {
         serde_json::to_writer_pretty(&mut *out, report)
             .map_err(io::Error::from)
             .and_then(|()| writeln!(out))
     } else {
-        text::write(out, report)
+        text::write(out, report, form.interpreted)
     }
 }
 
@@ -309,9 +328,9 @@ fn write_report(out: &mut impl Write, report: &Stacks, json: bool) -> io::Result
 pub(crate) fn write_stacks(out: &mut impl Write, target: Target) -> Option<()> {
     let walked = Walked::new(target, &WalkOptions::new()).ok()?;
     let stacks = walked.name(&Naming::plain()).ok()?;
-    write_report(out, &stacks, false).ok()?;
+    write_report(out, &stacks, Form::default()).ok()?;
     text::write_warnings(out, &stacks).ok()?;
-    write_report(out, &stacks, true).ok()
+    write_report(out, &stacks, Form { json: true, ..Form::default() }).ok()
 }
 
 /// A command that was started to look at its stack.

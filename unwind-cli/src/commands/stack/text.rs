@@ -7,23 +7,23 @@ use std::io::{self, Write};
 use anstyle::Style;
 use unwind_core::CacheStats;
 use unwind_target::counted::counted;
-use unwind_target::{FoundBy, Frame, StackEnd, Stacks, ThreadStack};
+use unwind_target::{FoundBy, Frame, InterpretedFrame, StackEnd, Stacks, ThreadStack};
 
-use crate::coloured::{LESS_SURE, MISSING, SURE};
+use crate::coloured::{INTERPRETED, LESS_SURE, MISSING, SURE};
 
-/// Writes a report.
+/// Writes a report, or of each stack only the calls that an interpreter executes.
 ///
 /// # Errors
 ///
 /// As writing to `out`.
-pub(crate) fn write(out: &mut impl Write, report: &Stacks) -> io::Result<()> {
+pub(crate) fn write(out: &mut impl Write, report: &Stacks, is_interpreted: bool) -> io::Result<()> {
     let count = report.threads.len();
     let threads = if count == 1 { "thread" } else { "threads" };
     let how = if report.no_stop { ", not stopped" } else { "" };
     writeln!(out, "process {} ({}), {count} {threads}{how}", report.process, report.program)?;
     for thread in &report.threads {
         writeln!(out)?;
-        write_thread(out, thread)?;
+        write_thread(out, thread, is_interpreted)?;
     }
     Ok(())
 }
@@ -37,9 +37,32 @@ pub(crate) fn write_warnings(out: &mut impl Write, report: &Stacks) -> io::Resul
     report.warnings.iter().try_for_each(|warning| writeln!(out, "unwind: {}", warning))
 }
 
-fn write_thread(out: &mut impl Write, thread: &ThreadStack) -> io::Result<()> {
+fn write_thread(
+    out: &mut impl Write,
+    thread: &ThreadStack,
+    is_interpreted: bool,
+) -> io::Result<()> {
     write_heading(out, thread)?;
-    write_frames(out, thread.arch, &thread.frames, &thread.end)
+    for (number, frame) in thread.frames.iter().enumerate() {
+        write_interpreted(out, &frame.interpreted)?;
+        if !is_interpreted {
+            write_frame(out, number, thread.arch, frame)?;
+        }
+    }
+    if let Some(doubt) = thread.interpreted.as_ref().filter(|interpreted| !interpreted.complete) {
+        write_interpreted(out, &doubt.unplaced)?;
+        writeln!(out, "  {MISSING}{}{MISSING:#}: {}", doubt.interpreter, doubt.text)?;
+    }
+    write_end(out, &thread.end)
+}
+
+/// Writes calls that an interpreter executes.
+fn write_interpreted(out: &mut impl Write, frames: &[InterpretedFrame]) -> io::Result<()> {
+    for frame in frames {
+        let (blank, language) = ("", frame.language);
+        writeln!(out, "  {blank:<25}{INTERPRETED}{language:<9}{INTERPRETED:#}  {frame}")?;
+    }
+    Ok(())
 }
 
 /// Writes whose stack follows.
@@ -75,6 +98,10 @@ pub(crate) fn write_frames(
     for (number, frame) in frames.iter().enumerate() {
         write_frame(out, number, arch, frame)?;
     }
+    write_end(out, end)
+}
+
+fn write_end(out: &mut impl Write, end: &StackEnd) -> io::Result<()> {
     let completeness = if end.complete { "complete" } else { "incomplete" };
     let style = if end.complete { SURE } else { MISSING };
     writeln!(out, "  {style}{completeness}{style:#}: {}", end.text)

@@ -1,0 +1,123 @@
+//! Reads of an interpreter's memory, of which there are only so many: its lists may be in circles, and its
+//! lengths any number.
+
+use unwind_core::{Memory, VirtAddr};
+
+/// How many bytes are read of a program in one hold.
+const BYTES: u64 = 64 << 20;
+/// What a read counts at least, since it may cost a system call.
+const SHORTEST: u64 = 256;
+
+/// Why frames of an interpreter may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Doubt {
+    /// An address leads nowhere.
+    #[error("its memory cannot be read at {0:#x}")]
+    Unreadable(u64),
+    /// There is more than is read.
+    #[error("it has more than is read of it")]
+    TooMuch,
+    /// A list has no end.
+    #[error("a list of it is a circle")]
+    Circle,
+    /// A thing is not what it should be.
+    #[error("it is in the midst of a change, or damaged: {0}")]
+    Strange(&'static str),
+    /// Its version is none of those that are known.
+    #[error("this version is not known")]
+    Version,
+    /// Nothing tells its version.
+    #[error("its version is not known")]
+    NoVersion,
+}
+
+impl Doubt {
+    /// Whether nothing of the interpreter is read, which is no fault of the program.
+    pub(crate) const fn is_unknown(self) -> bool {
+        matches!(self, Self::Version | Self::NoVersion)
+    }
+}
+
+/// The memory of a program, until a bound is reached.
+#[derive(Debug)]
+pub(super) struct BoundedMemory<'m, M> {
+    memory: &'m mut M,
+    left: u64,
+}
+
+impl<'m, M: Memory> BoundedMemory<'m, M> {
+    pub(super) const fn new(memory: &'m mut M) -> Self {
+        Self { memory, left: BYTES }
+    }
+
+    /// Counts work on so many bytes that were read before.
+    ///
+    /// # Errors
+    ///
+    /// [`Doubt::TooMuch`] if the bound is reached.
+    pub(super) fn count(&mut self, len: usize) -> Result<(), Doubt> {
+        let len = u64::try_from(len).unwrap_or(u64::MAX).max(SHORTEST);
+        self.left = self.left.checked_sub(len).ok_or(Doubt::TooMuch)?;
+        Ok(())
+    }
+
+    /// Fills a buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`Doubt`] if a byte cannot be read, or the bound is reached.
+    pub(super) fn fill(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), Doubt> {
+        self.count(buf.len())?;
+        let read = self.memory.read(VirtAddr::new(addr), buf);
+        read.map_err(|_| Doubt::Unreadable(addr))
+    }
+
+    /// The word at an address and an offset from it.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    pub(super) fn word(&mut self, addr: u64, offset: u64) -> Result<u64, Doubt> {
+        Ok(u64::from_le_bytes(self.array(addr, offset)?))
+    }
+
+    /// The same of a word of 32 bits.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    pub(super) fn half(&mut self, addr: u64, offset: u64) -> Result<u32, Doubt> {
+        Ok(u32::from_le_bytes(self.array(addr, offset)?))
+    }
+
+    /// Bytes at an address and an offset from it.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    pub(super) fn array<const N: usize>(
+        &mut self,
+        addr: u64,
+        offset: u64,
+    ) -> Result<[u8; N], Doubt> {
+        let addr = addr.checked_add(offset).ok_or(Doubt::Unreadable(addr))?;
+        let mut bytes = [0; N];
+        self.fill(addr, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// `len` bytes, of which the caller has bounded the number.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    pub(super) fn bytes(&mut self, addr: u64, len: usize) -> Result<Vec<u8>, Doubt> {
+        if u64::try_from(len).unwrap_or(u64::MAX) > self.left {
+            return Err(Doubt::TooMuch);
+        }
+        let mut bytes = vec![0; len];
+        self.fill(addr, &mut bytes)?;
+        Ok(bytes)
+    }
+}

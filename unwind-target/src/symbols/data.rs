@@ -1,0 +1,64 @@
+//! Where data with given names is, by one look at each symbol.
+
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, Sym as _};
+use object::{Endianness, LittleEndian, pod};
+
+use crate::elf::error::{ElfError, Part};
+use crate::elf::section::Section;
+use crate::elf::{ElfFile, string_at};
+
+type Entry = <FileHeader64<LittleEndian> as FileHeader>::Sym;
+
+/// The link-time addresses of data with these names in a little-endian 64-bit file, where it has them:
+/// those that it exports, else of all of its symbols.
+///
+/// # Errors
+///
+/// [`ElfError`] if a table of symbols is damaged.
+pub(crate) fn data_named<const N: usize>(
+    file: &ElfFile,
+    names: &[&[u8]; N],
+) -> Result<[Option<u64>; N], ElfError> {
+    let mut found = [None; N];
+    if !file.is_64 || file.endian != Endianness::Little {
+        return Ok(found);
+    }
+    let sections = file.sections()?;
+    for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
+        let Some(table) = sections.iter().find(|section| section.kind == kind) else { continue };
+        look_in(file, sections, table, names, &mut found)?;
+        if found.iter().any(Option::is_some) {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn look_in<const N: usize>(
+    file: &ElfFile,
+    sections: &[Section],
+    table: &Section,
+    names: &[&[u8]; N],
+    found: &mut [Option<u64>; N],
+) -> Result<(), ElfError> {
+    let section = usize::try_from(table.link).ok().and_then(|index| sections.get(index));
+    let section =
+        section.ok_or(ElfError::NoSuchSection { part: Part::SymbolNames, index: table.link })?;
+    let texts = file.section_bytes(Part::SymbolNames, section)?;
+    let bytes = file.section_bytes(Part::Symbols, table)?;
+    let count = bytes.len().checked_div(size_of::<Entry>()).unwrap_or(0);
+    let entries: &[Entry] = pod::slice_from_bytes(&bytes, count).map_or(&[], |(s, _)| s);
+    let data = entries.iter().filter(|entry| {
+        entry.st_type() == elf::STT_OBJECT && entry.st_shndx(LittleEndian) != elf::SHN_UNDEF
+    });
+    for entry in data {
+        let name = string_at(&texts, entry.st_name(LittleEndian));
+        if let Some(at) = names.iter().position(|wanted| *wanted == name)
+            && let Some(place) = found.get_mut(at)
+        {
+            *place = Some(entry.st_value(LittleEndian));
+        }
+    }
+    Ok(())
+}
