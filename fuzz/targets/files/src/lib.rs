@@ -11,6 +11,7 @@ mod elf;
 mod jit_code;
 mod jit_map;
 mod proc_texts;
+mod python_frames;
 
 use test_support::CountingAllocator;
 
@@ -26,4 +27,5 @@ test_support::fuzz_targets! {
     jit_map,
     debug_link,
     compressed_core,
+    python_frames,
 }
