@@ -62,8 +62,12 @@ def tally(data, programs):
             lost += words[1]
         elif kind == MMAP2:
             name = body[64:].split(b"\0")[0].decode().rsplit("/", 1)[-1]
-            if not name.startswith("["):
-                maps[words[0] & 0xFFFFFFFF] = name
+            if name.startswith("victim"):
+                # A file that may be anywhere is linked at zero, with its code where it is in the file.
+                is_anywhere = (programs / name).read_bytes()[16] == 3
+                maps[words[0] & 0xFFFFFFFF] = (name, words[1] - words[3] if is_anywhere else 0)
+            elif not name.startswith("["):
+                maps[words[0] & 0xFFFFFFFF] = (name, 0)
         elif kind == FORK:
             pid, parent = struct.unpack_from("<II", body)
             parents[pid] = parent
@@ -71,13 +75,13 @@ def tally(data, programs):
     others, whole, part, foreign = collections.Counter(), 0, 0, 0
     for got in stacks.values():
         for pid, pcs in got:
-            name = maps.get(pid) or maps.get(parents.get(pid), "?")
+            name, bias = maps.get(pid) or maps.get(parents.get(pid), ("?", 0))
             if not name.startswith("victim"):
                 foreign += 1
                 continue
             if name not in symbols:
                 symbols[name] = symbols_of(programs / name)
-            frames = [name_of(symbols[name], pc - (at > 0)) for at, pc in enumerate(pcs)]
+            frames = [name_of(symbols[name], pc - bias - (at > 0)) for at, pc in enumerate(pcs)]
             text = " ".join(frames)
             if KNOWN.match(text):
                 whole += 1

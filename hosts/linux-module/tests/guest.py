@@ -133,7 +133,7 @@ SCENES = {
     # Victims by each kind of table; threads, children, execs; a task of 32 bits.
     "chains": (
         record("eh", "victim-eh", "600") + record("sframe", "victim-sframe", "600")
-        + record("threads", "victim-eh", "150 threads 6") + record("forks", "victim-eh", "150 forks 4")
+        + record("pie", "victim-pie", "600") + record("threads", "victim-eh", "150 threads 6") + record("forks", "victim-eh", "150 forks 4")
         + record("execs", "victim-sframe", "60 execs 8") + record("narrow", "victim-32", "600")
         + "unwind-record -F 500 -a -o /all /victim-eh 200 forks 2 && send all\n", 0),
     "nmi": ("unwind-record -F 200 -o /nmi /victim-eh 20 forks 3 && echo READY\n"
