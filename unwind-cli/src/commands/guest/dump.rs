@@ -44,7 +44,9 @@ impl MachineDump {
     /// [`Failure`] if it cannot be read, or says nothing of a CPU.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error| InputError::Elf { path: path.to_owned(), error };
-        let Ok(file) = File::open(path) else { return Ok(None) };
+        // What is read once, as a pipe, is left to others.
+        let file = Some(path).filter(|path| path.is_file()).and_then(|path| File::open(path).ok());
+        let Some(file) = file else { return Ok(None) };
         let Ok(core) = ElfFile::from_file(file) else { return Ok(None) };
         let notes = Notes::read(&core).map_err(failed)?;
         if !notes.is_of_machine || !core.is_64 {
