@@ -22,8 +22,18 @@ use test_support::tool;
 
 use archive::Archive;
 
-/// How often the guest is looked at.
-const SAMPLES: u32 = 40;
+/// How often the guest is looked at in each way.
+const SAMPLES: u32 = 30;
+
+/// What the program calls, outermost first.
+const CHAIN: [&str; 5] = ["_start", "main", "work", "outer", "mid"];
+
+/// The files that a program is linked with.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(program).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
 
 /// A guest that runs, until this is dropped.
 struct Guest {
@@ -48,11 +58,16 @@ impl Guest {
             return None;
         };
         let qemu = tool("qemu-system-x86_64")?;
-        let flags = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-static"];
+        // Where it is loaded is known for the files that are named.
+        let flags =
+            ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-no-pie", "-rdynamic"];
         let program = support::compile("linux_guest_load", "../linux_guest/load.c", &flags)?;
         let directory = support::scratch("linux_guest");
         let mut archive = Archive::default();
         archive.add_program("init", &program);
+        for path in libraries(&program) {
+            archive.add_file(&path);
+        }
         fs::write(directory.join("initrd"), archive.finish()).unwrap();
         let file = |name: &str| directory.join(name).display().to_string();
         let mut command = Command::new(qemu);
@@ -105,46 +120,58 @@ impl Guest {
         report["vcpus"].clone()
     }
 
+    /// Runs the command, with the guest's socket.
+    fn look(&self, more: &[&str]) -> String {
+        let qmp = self.directory.join("qmp");
+        let output =
+            support::run(["guest", "--qmp", qmp.to_str().unwrap()].iter().chain(more).copied());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Stacks, outermost frame first, each with how often it was seen.
-    fn profile(&self) -> Vec<(Vec<String>, u32)> {
-        let path = |path: &Path| path.to_str().unwrap().to_owned();
-        let (qmp, ram) = (self.directory.join("qmp"), self.directory.join("ram"));
-        let mut arguments: Vec<String> =
-            ["guest", "--hz", "5", "--sample"].map(String::from).into();
-        arguments.push(SAMPLES.to_string());
-        let files = [&qmp, &ram, &self.kernel, &self.program];
-        for (option, file) in ["--qmp", "--mem", "--symbols", "--symbols"].into_iter().zip(files) {
-            arguments.extend([option.to_owned(), path(file)]);
-        }
-        let output = support::run(arguments);
-        let folded = String::from_utf8(output.stdout).unwrap();
+    fn profile(&self, files: &[&str]) -> Vec<(Vec<String>, u32)> {
+        let samples = SAMPLES.to_string();
+        let folded = self.look(&[&["--hz", "5", "--sample", &samples], files].concat());
         let stacks = folded.lines().map(|line| {
             let (stack, count) = line.rsplit_once(' ').unwrap();
             (stack.split(';').map(str::to_owned).collect(), count.parse().unwrap())
         });
         stacks.collect()
     }
+
+    /// The processes of the program by what each has printed: its number, and its name.
+    fn tasks(&self) -> Vec<(u64, String)> {
+        let console = self.console();
+        let lines = console.lines().filter_map(|line| line.strip_prefix("TASK "));
+        let task = |line: &str| {
+            let (pid, name) = line.trim_end().split_once(' ')?;
+            Some((pid.parse().ok()?, name.to_owned()))
+        };
+        lines.filter_map(task).collect()
+    }
 }
 
-#[test]
-fn a_stock_kernels_stack_leads_to_the_user_code_that_has_entered_it() {
-    const CHAIN: [&str; 5] = ["_start", "main", "work", "outer", "mid"];
-    let Some(guest) = Guest::boot() else { return };
+/// Holds stacks against what the program does; `files` are given to the command.
+fn check(guest: &Guest, files: &[&str]) {
     let (mut stacks, mut entered, mut complete) = (0, 0, 0);
-    for (stack, count) in guest.profile() {
+    for (stack, count) in guest.profile(files) {
         stacks += count;
         if stack[1] == "[incomplete]" {
             continue;
         }
         complete += count;
         let frames = stack.iter().map(String::as_str);
+        let is_unnamed = |frame: &str| frame.starts_with("0x") || frame.contains("[kernel]+");
         if stack[0] == "[user]" {
             let is_kernel = stack.iter().any(|frame| frame == "[kernel]");
             entered += if is_kernel { count } else { 0 };
-            let user = frames.take_while(|frame| *frame != "[kernel]");
+            let user = frames.clone().take_while(|frame| *frame != "[kernel]");
             let known: Vec<_> = user.filter(|frame| CHAIN.contains(frame)).collect();
             // Each of them may be where the program is.
             assert!(CHAIN.starts_with(&known) && known.len() > 1, "{stack:?}");
+            let kernel = frames.skip_while(|frame| *frame != "[kernel]");
+            let unnamed = kernel.clone().find(|frame| files.is_empty() && is_unnamed(frame));
+            assert_eq!(unnamed, None, "{stack:?}");
         }
     }
     assert_eq!(stacks, 2 * SAMPLES);
@@ -152,7 +179,6 @@ fn a_stock_kernels_stack_leads_to_the_user_code_that_has_entered_it() {
     // stops often.
     assert!(entered > SAMPLES / 2, "{entered} of {stacks}");
     assert!(complete * 3 > stacks * 2, "{complete} of {stacks}");
-    a_dump_has_the_same_stacks(&guest);
 }
 
 /// QEMU's dump of a stopped guest is that guest.
@@ -172,4 +198,41 @@ fn a_dump_has_the_same_stacks(guest: &Guest) {
     }
     assert_eq!(dumped, stopped);
     fs::remove_file(core).unwrap();
+}
+
+/// Holds the threads that the command names against those that the guest has.
+fn check_tasks(guest: &Guest) {
+    let tasks = guest.tasks();
+    assert_eq!(tasks.len(), 2, "{}", guest.console());
+    let mut seen = 0;
+    for _ in 0..8 {
+        let report: Value = serde_json::from_str(&guest.look(&["--json"])).unwrap();
+        assert_eq!(report["warnings"], json!([]));
+        for vcpu in report["vcpus"].as_array().unwrap() {
+            let task = &vcpu["task"];
+            let comm = task["comm"].as_str().unwrap();
+            let pid = task["pid"].as_u64().unwrap();
+            assert_eq!(task["tid"].as_u64(), Some(pid), "{task}");
+            let is_known = tasks.iter().any(|known| *known == (pid, comm.to_owned()));
+            // Those that the program makes have the name of the one that made them.
+            let is_child = tasks.iter().any(|(_, name)| name == comm);
+            let is_user = vcpu["privilege"] == "user" || !vcpu["user"].is_null();
+            assert!(is_known || is_child || !is_user, "{task}");
+            assert!(pid != 0 || comm.starts_with("swapper/"), "{task}");
+            seen += u32::from(is_known);
+        }
+    }
+    assert!(seen > 6, "{seen}");
+}
+
+#[test]
+fn a_stock_kernels_stack_leads_to_the_user_code_that_has_entered_it() {
+    let Some(guest) = Guest::boot() else { return };
+    check(&guest, &[]);
+    check_tasks(&guest);
+    let ram = guest.directory.join("ram");
+    let files = [&ram, &guest.kernel, &guest.program].map(|path| path.to_str().unwrap());
+    let [ram, kernel, program] = files;
+    check(&guest, &["--mem", ram, "--symbols", kernel, "--symbols", program]);
+    a_dump_has_the_same_stacks(&guest);
 }

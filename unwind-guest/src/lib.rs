@@ -78,6 +78,7 @@ mod frame_pointers;
 mod kaslr;
 mod kernel_code;
 mod kernel_rows;
+pub mod linux;
 pub mod orc;
 mod saved_registers;
 mod stack;

@@ -3,6 +3,7 @@
 use core::fmt::Write as _;
 
 use unwind_core::{Empty, VirtAddr};
+use unwind_guest::linux::{Btf, GuestLinux, Member, Program, cpu_number};
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::{
     GuestStack, GuestWalker, KernelFramePointers, KernelRows, SavedRegisters, VcpuRegisters,
@@ -68,4 +69,42 @@ pub fn guest_by_frame_pointers(words: &[u64; 24]) {
 #[unsafe(no_mangle)]
 pub fn guest_saved(saved: &SavedRegisters) {
     seen((saved.addr(), saved.read(&mut Target).is_ok()));
+}
+
+/// What a guest's kernel says of itself.
+#[unsafe(no_mangle)]
+pub fn guest_linux(addr: u64, number: u32) {
+    let addr = VirtAddr::new(addr);
+    let linux = match GuestLinux::find(&mut Target) {
+        Ok(linux) => linux,
+        Err(error) => {
+            seen(write!(Text(0), "{error}"));
+            return;
+        }
+    };
+    seen((linux.is_in(&mut Target), linux.image().start, linux.page_table(), linux.orc_table()));
+    seen((linux.symbols().get(number, &mut Target), linux.symbols().is_empty()));
+    seen(linux.find_at(addr, &mut Target));
+    if let Ok(Some(task)) = linux.task(cpu_number(addr.get(), &mut Target).unwrap_or(number), &mut Target) {
+        seen((task.comm().len(), task.pid, linux.file_page(&task, addr, &mut Target)));
+    }
+    if let Some(mut modules) = linux.modules() {
+        while let Ok(Some(module)) = modules.next(&mut Target) {
+            seen((module.name().len(), module.text().end, module.orc_table()));
+            seen(module.find_at(addr, &mut Target));
+        }
+    }
+    let member = Member { structure: "a", member: "b" };
+    seen(Btf::open(addr, &mut Target).and_then(|btf| btf.offsets_of([member], &mut Target)));
+}
+
+/// A program below its code.
+#[unsafe(no_mangle)]
+pub fn guest_program(addr: u64) {
+    let addr = VirtAddr::new(addr);
+    if let Ok(Some(program)) = Program::find(addr, &mut Target) {
+        seen((program.start(), program.bias(), program.text().end, program.is_wide()));
+        seen((program.eh_frame_header(), program.sframe(), program.build_id().map(|id| id.as_bytes().len())));
+        seen((program.name(&mut Target), program.find_at(addr, &mut Target)));
+    }
 }

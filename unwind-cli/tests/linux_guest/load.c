@@ -1,14 +1,17 @@
 /* The first program of a guest: chains of functions that are known, without frame pointers, in user
- * code, system calls, page faults and new processes, on two CPUs. Prints READY when it begins. */
+ * code, system calls, page faults and new processes, on two CPUs. Each process prints its number and name, the first one
+ * READY when it begins. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Exported, so that the dynamic symbols have them. */
 #define APART __attribute__((noinline))
 /* No call is the last thing that a function does. */
 #define STAY __asm__("")
@@ -17,14 +20,14 @@ static volatile unsigned long sum;
 static int zero;
 static char buffer[65536];
 
-APART static void leaf_user(void)
+APART void leaf_user(void)
 {
 	for (int i = 0; i < 200000; i++)
 		sum += i;
 	STAY;
 }
 
-APART static void leaf_read(void)
+APART void leaf_read(void)
 {
 	for (int i = 0; i < 40; i++)
 		if (read(zero, buffer, sizeof buffer) < 0)
@@ -32,7 +35,7 @@ APART static void leaf_read(void)
 	STAY;
 }
 
-APART static void leaf_fault(void)
+APART void leaf_fault(void)
 {
 	char *pages = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	for (int i = 0; i < 1 << 20; i += 4096)
@@ -41,7 +44,7 @@ APART static void leaf_fault(void)
 	STAY;
 }
 
-APART static void leaf_fork(void)
+APART void leaf_fork(void)
 {
 	int child = vfork();
 	if (!child)
@@ -50,7 +53,7 @@ APART static void leaf_fork(void)
 	STAY;
 }
 
-APART static void leaf_stat(void)
+APART void leaf_stat(void)
 {
 	struct stat file;
 	for (int i = 0; i < 100; i++)
@@ -58,7 +61,7 @@ APART static void leaf_stat(void)
 	STAY;
 }
 
-APART static void mid(int which)
+APART void mid(int which)
 {
 	switch (which) {
 	case 0: leaf_user(); break;
@@ -70,14 +73,18 @@ APART static void mid(int which)
 	STAY;
 }
 
-APART static void outer(int which)
+APART void outer(int which)
 {
 	mid(which);
 	STAY;
 }
 
-APART static void work(void)
+APART void work(void)
 {
+	char name[17] = "";
+	prctl(PR_GET_NAME, name);
+	printf("TASK %d %s\n", getpid(), name);
+	fflush(stdout);
 	for (unsigned n = 0;; n++)
 		outer(n % 5);
 }
@@ -87,8 +94,10 @@ int main(void)
 	mkdir("/dev", 0755);
 	mount("devtmpfs", "/dev", "devtmpfs", 0, 0);
 	zero = open("/dev/zero", O_RDONLY);
-	if (!fork())
+	if (!fork()) {
+		prctl(PR_SET_NAME, "child; of init");
 		work();
+	}
 	puts("READY");
 	fflush(stdout);
 	work();

@@ -10,6 +10,7 @@ mod cfi_lookup;
 mod compact_build;
 mod compact_table;
 mod deferred;
+mod guest_linux;
 mod guest_orc;
 mod input;
 mod instruction_analysis;
@@ -44,6 +45,8 @@ mod deferred_world;
 mod gimli_frames;
 #[path = "../../../../sframe/tests/gimli_rows/mod.rs"]
 mod gimli_rows;
+#[path = "../../../../unwind-guest/tests/kernel/mod.rs"]
+mod guest_kernel;
 #[path = "../../../../unwind-x86/tests/paging_model/mod.rs"]
 mod paging_model;
 #[path = "../../../../unwind-core/tests/support/sim.rs"]
@@ -67,6 +70,7 @@ test_support::fuzz_targets! {
     proven_frames,
     paging,
     guest_orc,
+    guest_linux,
     segments,
     perf_records,
     merge,

@@ -66,7 +66,7 @@ impl MachineDump {
 struct Notes {
     is_of_machine: bool,
     /// Of each CPU, as the dump's writer has it from the CPU.
-    by_qemu: Vec<VcpuRegisters>,
+    by_qemu: Vec<VcpuState>,
     /// Of each CPU, as for a thread.
     by_status: Vec<VcpuRegisters>,
     /// What the kernel says of itself, in lines.
@@ -100,12 +100,11 @@ impl Notes {
     fn cpus(self) -> Vec<VcpuState> {
         let tables = self.kernel_tables();
         let with_tables = |registers| VcpuRegisters { cr3: tables.0, cr4: tables.1, ..registers };
-        let registers = match self.by_qemu.is_empty() {
-            false => self.by_qemu,
-            true => self.by_status.into_iter().map(with_tables).collect(),
-        };
-        let state = |registers| VcpuState { registers, is_halted: false };
-        registers.into_iter().map(state).collect()
+        if !self.by_qemu.is_empty() {
+            return self.by_qemu;
+        }
+        let state = |registers| VcpuState { registers, gdt: 0, is_halted: false };
+        self.by_status.into_iter().map(with_tables).map(state).collect()
     }
 
     /// The root of the kernel's own page tables, and the control register that says how many levels they have.
@@ -139,16 +138,18 @@ fn words<const N: usize>(desc: &[u8], at: usize) -> Option<[u64; N]> {
 }
 
 /// QEMU's own note: its version and size, 18 registers, ten segments of 24 bytes, five control registers.
-fn of_qemu(desc: &[u8]) -> Option<VcpuRegisters> {
+fn of_qemu(desc: &[u8]) -> Option<VcpuState> {
     const REGISTERS: usize = 8;
     const CS: usize = REGISTERS + 18 * 8;
     const SS: usize = CS + 5 * 24;
+    const GDT: usize = CS + 8 * 24;
     const CONTROL: usize = CS + 10 * 24;
     let [rax, rbx, rcx, rdx, rsi, rdi, rsp, rbp, r8, r9, r10, r11, r12, r13, r14, r15, rip, rflags] =
         words(desc, REGISTERS)?;
     let [cr0, _, _, cr3, cr4] = words(desc, CONTROL)?;
     let cs = segment(words(desc, CS)?);
-    Some(VcpuRegisters {
+    let [_, _, gdt] = words(desc, GDT)?;
+    let registers = VcpuRegisters {
         general: [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15],
         rip,
         rflags,
@@ -159,7 +160,8 @@ fn of_qemu(desc: &[u8]) -> Option<VcpuRegisters> {
         cr4,
         // QEMU writes such notes in long mode only.
         efer: EFER,
-    })
+    };
+    Some(VcpuState { registers, gdt, is_halted: false })
 }
 
 /// A segment of QEMU's: selector and limit, the upper half of the descriptor, the base.

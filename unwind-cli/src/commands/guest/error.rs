@@ -88,6 +88,21 @@ pub(crate) enum GuestError {
         /// Where the memory would end in it.
         end: u64,
     },
+    /// The memory of QEMU cannot be read.
+    #[error(
+        "cannot read the memory of QEMU, process {pid}: {error}; `--mem` takes the file of a guest \
+         whose memory is in one"
+    )]
+    Process {
+        /// Which process.
+        pid: i32,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+    /// QEMU does not say where it has the guest's memory.
+    #[error("QEMU does not say where it has the guest's memory: `gpa2hva` says: {0}")]
+    NoAddress(Untrusted),
     /// A Linux image cannot be unpacked.
     #[error("{}: {error}", escaped(path))]
     KernelImage {
@@ -123,6 +138,10 @@ impl GuestError {
                 io::ErrorKind::PermissionDenied => 4,
                 _ => 1,
             },
+            Self::Process { error, .. } => match error.kind() {
+                io::ErrorKind::PermissionDenied => 4,
+                _ => 1,
+            },
             Self::Silent { .. } | Self::Broken(_) => 1,
             Self::Closed => 6,
             Self::NotQmp
@@ -133,6 +152,7 @@ impl GuestError {
             | Self::NoMemoryMap
             | Self::NoCpus { .. }
             | Self::MemoryFile { .. }
+            | Self::NoAddress(_)
             | Self::KernelImage { .. }
             | Self::Symbols { .. } => 5,
         }

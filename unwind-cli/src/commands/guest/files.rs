@@ -64,6 +64,8 @@ pub(crate) struct GuestFiles {
     pub(crate) narrow: Modules,
     /// The kernel, if one has ORC tables.
     kernel: Option<Kernel>,
+    /// Whether there are none.
+    pub(crate) is_empty: bool,
 }
 
 /// A kernel, and the file that it is of.
@@ -106,7 +108,8 @@ impl GuestFiles {
                 |opened, moved_by| load_at(file, opened, moved_by),
             );
         }
-        Ok(Self { wide: load(wide), narrow: load(narrow), kernel })
+        let is_empty = files.is_empty();
+        Ok(Self { wide: load(wide), narrow: load(narrow), kernel, is_empty })
     }
 
     /// Looks for the kernel in the guest's memory, unless it has been found.

@@ -97,6 +97,7 @@ mod tests {
             arch,
             privilege: "user",
             halted: false,
+            task: None,
             paging,
             frames,
             end,

@@ -5,7 +5,10 @@ pub(crate) mod error;
 pub(crate) mod files;
 mod folded;
 mod kernel;
+mod linux;
+mod memory;
 mod pause;
+mod programs;
 mod qmp;
 mod ram;
 mod registers;
@@ -52,9 +55,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SOCKET")]
     qmp: PathBuf,
 
-    /// The file that the guest's memory is in, shared
+    /// The file that the guest's memory is in, shared, instead of the memory of QEMU itself
     #[arg(long, value_name = "FILE")]
-    mem: PathBuf,
+    mem: Option<PathBuf>,
 
     /// An ELF file whose code the guest executes, or the image of its Linux
     /// kernel, for names and tables; may be given several times. ADDR is where its first
@@ -100,25 +103,35 @@ pub(crate) struct Args {
 }
 
 const LONG_HELP: &str = "\
-The guest has to be started with its memory in a shared file and a QMP socket:
+The guest has to be started with a QMP socket, by the same user:
 
-  qemu-system-x86_64 -m 1G -machine q35,memory-backend=ram \\
-    -object memory-backend-file,id=ram,size=1G,mem-path=/dev/shm/guest,share=on \\
-    -qmp unix:/tmp/guest.qmp,server=on,wait=off …
+  qemu-system-x86_64 -m 1G -qmp unix:/tmp/guest.qmp,server=on,wait=off …
 
-  unwind guest --qmp /tmp/guest.qmp --mem /dev/shm/guest --symbols vmlinux
+  unwind guest --qmp /tmp/guest.qmp
+
+Its memory is that of the QEMU process. Whoever may not read that starts the guest with
+its memory in a shared file, and gives it by --mem:
+
+  -machine q35,memory-backend=ram \\
+  -object memory-backend-file,id=ram,size=1G,mem-path=/dev/shm/guest,share=on
 
 A guest that runs is stopped while it is looked at, for some milliseconds, and
 continues afterwards; one that is paused stays so. With --live it is not stopped:
 its registers are then a moment older than its memory, so some stacks are wrong
 or end early.
 
-A vCPU that executes user code has one stack. For a Linux kernel give its file, a
-vmlinux or the image that the guest has booted (vmlinuz): it has ORC tables, is found
-in the guest's memory wherever it was moved to at boot, and the stack of the
-user code that has entered it follows. Other code is walked by the SFrame tables of
-the files given (64-bit code has such), by their .eh_frame, and by frame pointers;
-kernel code with none of them gives few frames.
+A vCPU that executes user code has one stack; where the kernel runs, the stack of the
+user code that has entered it follows. Of a 64-bit Linux kernel all that is needed is
+found in the guest: where it is, its symbols, its ORC tables, its modules, the thread
+that runs, and the programs and libraries by the ELF headers of their code, their
+.sframe or .eh_frame and dynamic symbols, in the pages that the thread has mapped or,
+since Linux 6.1, that the kernel keeps of their files. What of it is not in memory ends
+the stack, with that reason. The kernel needs kallsyms and, for threads, modules and
+files, CONFIG_KALLSYMS_ALL and BTF, as distributions have them.
+
+--symbols gives names of functions that are not exported, and is for other kernels and
+programs: a vmlinux, the image that the guest has booted (vmlinuz), or a program, which is
+walked by its SFrame table, its .eh_frame and frame pointers.
 
 Folded stacks: frames from the outermost one on, joined by `;`, and a count.
 The first word is `[user]`, `[user 32-bit]`, `[kernel]`, or `[idle]` for a vCPU
@@ -131,6 +144,7 @@ JSON (its JSON Schema: docs/schema/guest.json): one object with
   vcpus     a list, each with
     vcpu, arch (`x86-64`, `ia32` or null for 16-bit code),
     privilege (`user` or `kernel`), halted,
+    task          null, or the thread that runs: comm, pid, tid
     paging (`none`, `2-level`, `pae`, `4-level` or `5-level`)
     frames, end   as of `unwind stack`
     user          null, or of the user code that has entered the kernel: arch, frames, end
@@ -148,9 +162,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut qmp = Qmp::connect(&args.qmp)?;
     let map = qmp.monitor("info mtree -f", None)?;
     let map = MemoryMap::parse(&map).ok_or(GuestError::NoMemoryMap)?;
-    let guest = Guest {
+    let ram = match &args.mem {
+        Some(path) => GuestRam::open(path, map)?,
+        None => qmp.memory(map)?,
+    };
+    let mut guest = Guest {
         vcpus: qmp.vcpus()?,
-        ram: GuestRam::open(&args.mem, map)?,
+        ram,
         walker: GuestWalker::new(
             &files,
             FramePointerRows { is_trusted: args.trust_fp },
@@ -161,6 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         qmp,
         troubles: BTreeSet::new(),
     };
+    guest.prepare()?;
     match args.sample {
         Some(samples) => sample(guest, samples, args),
         None => show(guest, args),
@@ -180,6 +199,17 @@ struct Guest<'f> {
 }
 
 impl Guest<'_> {
+    /// Finds the kernel while the guest runs. What is not found now is looked for at each stop.
+    fn prepare(&mut self) -> Result<(), GuestError> {
+        if let Some(&vcpu) = self.vcpus.first() {
+            let text = self.qmp.monitor("info registers", Some(vcpu))?;
+            if let Ok(state) = VcpuState::parse(&text) {
+                self.walker.prepare(&state.registers, &mut self.ram);
+            }
+        }
+        Ok(())
+    }
+
     /// Walks the stacks of all vCPUs.
     fn look(&mut self) -> Result<Vec<VcpuReport>, GuestError> {
         let mut hold = Pause::new(&mut self.qmp, self.live)?;
@@ -188,7 +218,7 @@ impl Guest<'_> {
             let text = hold.qmp().monitor("info registers", Some(vcpu))?;
             let registers = VcpuState::parse(&text)
                 .map_err(|missing| GuestError::Registers { vcpu, missing })?;
-            stacks.push((vcpu, registers, self.walker.walk(&registers.registers, &mut self.ram)));
+            stacks.push((vcpu, registers, self.walker.walk(&registers, &mut self.ram)));
         }
         hold.release()?;
         // Names take longer than walks: the guest runs meanwhile.
@@ -227,7 +257,7 @@ pub(crate) fn show_dump(mut dump: MachineDump, how: &OfDump<'_>) -> Result<(), F
     let mut walker = GuestWalker::new(&files, frame_pointers, how.max_frames);
     let (mut troubles, mut cpus) = (BTreeSet::new(), Vec::new());
     for (number, state) in (0..).zip(&dump.cpus) {
-        let stack = walker.walk(&state.registers, &mut dump.ram);
+        let stack = walker.walk(state, &mut dump.ram);
         cpus.push(VcpuReport::new(number, state, stack, &files, &mut troubles));
     }
     let report = GuestReport::new(cpus, walker.warnings(), &troubles);

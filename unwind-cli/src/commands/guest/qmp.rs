@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use memchr::memchr;
+use rustix::net::sockopt;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use unwind_target::Untrusted;
 
 use crate::commands::guest::error::GuestError;
-use crate::commands::guest::ram::MemoryMap;
+use crate::commands::guest::ram::{GuestRam, MemoryMap};
 use crate::commands::guest::registers::VcpuState;
 
 /// How long an answer may take, with all events before it.
@@ -152,6 +153,21 @@ impl Qmp {
         self.execute("query-status", None).map(|status: Status| status.running)
     }
 
+    /// The guest's memory, as the process at the other end of the socket has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`execute`](Self::execute), and if the process may not be read.
+    pub(crate) fn memory(&mut self, map: MemoryMap) -> Result<GuestRam, GuestError> {
+        let peer = sockopt::socket_peercred(self.reader.get_ref());
+        let pid = peer.map_err(|error| GuestError::Broken(error.into()))?.pid.as_raw_pid();
+        let (addr, at) = map.first().ok_or(GuestError::NoMemoryMap)?;
+        let text = self.monitor(&format!("gpa2hva {addr:#x}"), None)?;
+        let start = host_address(&text).and_then(|host| host.checked_sub(at));
+        let start = start.ok_or_else(|| GuestError::NoAddress(text.into()))?;
+        GuestRam::of_process(pid, start, map)
+    }
+
     /// The numbers of the vCPUs.
     ///
     /// # Errors
@@ -225,6 +241,12 @@ impl Allowance {
         // No time at all would mean for ever.
         (!left.is_zero()).then_some(left)
     }
+}
+
+/// The address in `Host virtual address for 0x0 (pc.ram) is 0x7f0000000000`.
+fn host_address(text: &str) -> Option<u64> {
+    let word = text.split_whitespace().next_back()?;
+    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
 /// The answer to a command in a line; `None` if it is an event.

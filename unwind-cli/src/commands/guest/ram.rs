@@ -1,4 +1,4 @@
-//! The guest's physical memory, in the file that QEMU keeps it in.
+//! The guest's physical memory, in the file that QEMU keeps it in or in QEMU itself.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -64,6 +64,11 @@ impl MemoryMap {
         Self { ranges }
     }
 
+    /// An address that is in memory, and its place in the file.
+    pub(crate) fn first(&self) -> Option<(u64, u64)> {
+        self.ranges.first().map(|(range, at)| (range.start, *at))
+    }
+
     /// How long the file has to be.
     fn file_end(&self) -> u64 {
         let end = |(range, offset): &(Range<u64>, u64)| {
@@ -112,6 +117,8 @@ fn region(line: &str) -> Option<(&str, Range<u64>, u64)> {
 #[derive(Debug)]
 pub(crate) struct GuestRam {
     file: File,
+    /// Where the memory begins in it.
+    start: u64,
     map: MemoryMap,
 }
 
@@ -129,7 +136,18 @@ impl GuestRam {
         if len < end {
             return Err(GuestError::MemoryFile { path: path.to_owned(), len, end }.into());
         }
-        Ok(Self { file, map })
+        Ok(Self { file, start: 0, map })
+    }
+
+    /// The memory of the process that runs the guest, which has that at `start`.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError::Process`] if it may not be read.
+    pub(crate) fn of_process(pid: i32, start: u64, map: MemoryMap) -> Result<Self, GuestError> {
+        let file = File::open(format!("/proc/{pid}/mem"));
+        let file = file.map_err(|error| GuestError::Process { pid, error })?;
+        Ok(Self { file, start, map })
     }
 }
 
@@ -137,6 +155,7 @@ impl PhysicalMemory for GuestRam {
     fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         let len = u64::try_from(buf.len()).map_err(|_| ReadError::Invalid)?;
         let at = self.map.locate(addr.get(), len).ok_or(ReadError::Invalid)?;
+        let at = self.start.checked_add(at).ok_or(ReadError::Invalid)?;
         loop {
             match self.file.read_exact_at(buf, at) {
                 Ok(()) => return Ok(()),

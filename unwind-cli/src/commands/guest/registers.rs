@@ -10,6 +10,8 @@ use unwind_guest::{Segment, VcpuRegisters};
 pub(crate) struct VcpuState {
     /// In 32-bit code zero-extended, without r8 to r15.
     pub(crate) registers: VcpuRegisters,
+    /// Where its table of segments is.
+    pub(crate) gdt: u64,
     /// Whether it waits for an interrupt.
     pub(crate) is_halted: bool,
 }
@@ -54,6 +56,7 @@ impl VcpuState {
         let ss = Segment { dpl, ..ss };
         let is_halted = fields.number("HLT") == Some(1);
         Ok(Self {
+            gdt: fields.number("GDT").unwrap_or(0),
             registers: VcpuRegisters { cs, ss, cr0, cr3, cr4, efer, ..registers },
             is_halted,
         })
@@ -166,6 +169,7 @@ EFER=0000000000000d01
         assert_eq!((registers.cs.selector, registers.ss.selector), (0x10, 0x18));
         assert_eq!((registers.code(), registers.cpl()), (CodeKind::X86_64, 0));
         assert!(vcpu.is_halted);
+        assert_eq!(vcpu.gdt, 0xffff_fe00_0000_1000);
         let VcpuRegisters { cr0, cr3, cr4, efer, .. } = registers;
         assert_eq!([cr0, cr3, cr4, efer], [0x8005_0033, 0x01ea_4801, 0x0002_1ef0, 0xd01]);
     }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use unwind_guest::CodeKind;
 use unwind_guest::paging::PagingMode;
-use unwind_target::{FoundBy, Frame, StackEnd};
+use unwind_target::{FoundBy, Frame, StackEnd, Untrusted};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::registers::VcpuState;
@@ -34,6 +34,8 @@ pub(crate) struct VcpuReport {
     pub(crate) privilege: &'static str,
     /// It waits for an interrupt.
     pub(crate) halted: bool,
+    /// What runs, of a Linux kernel that tells.
+    pub(crate) task: Option<TaskReport>,
     /// `none`, `2-level`, `pae`, `4-level` or `5-level`.
     pub(crate) paging: &'static str,
     /// Innermost first.
@@ -41,6 +43,14 @@ pub(crate) struct VcpuReport {
     pub(crate) end: StackEnd,
     /// The user code that has entered the kernel.
     pub(crate) user: Option<UserReport>,
+}
+
+/// A thread of a Linux kernel.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TaskReport {
+    pub(crate) comm: Untrusted,
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
 }
 
 /// The stack of the user code that has entered a kernel.
@@ -79,7 +89,16 @@ impl GuestReport {
             let VcpuReport { privilege, paging, .. } = vcpu;
             let halted = if vcpu.halted { ", halted" } else { "" };
             let arch = vcpu.arch.unwrap_or("16-bit");
-            writeln!(out, "vCPU {}, {privilege} {arch}, paging {paging}{halted}", vcpu.vcpu)?;
+            write!(out, "vCPU {}, {privilege} {arch}, paging {paging}{halted}", vcpu.vcpu)?;
+            match &vcpu.task {
+                Some(TaskReport { comm, pid, tid }) if pid == tid => {
+                    writeln!(out, ", {} {pid}", comm.escaped())?;
+                }
+                Some(TaskReport { comm, pid, tid }) => {
+                    writeln!(out, ", {} {pid}/{tid}", comm.escaped())?;
+                }
+                None => writeln!(out)?,
+            }
             write_frames(out, vcpu.arch, &vcpu.frames, &vcpu.end)?;
             if let Some(user) = &vcpu.user {
                 writeln!(out, "entered from user {}", user.arch.unwrap_or("16-bit"))?;
@@ -96,7 +115,7 @@ impl VcpuReport {
     pub(crate) fn new(
         vcpu: u64,
         state: &VcpuState,
-        VcpuStack { part, user }: VcpuStack,
+        VcpuStack { task, part, user }: VcpuStack,
         files: &GuestFiles,
         troubles: &mut BTreeSet<String>,
     ) -> Self {
@@ -107,6 +126,11 @@ impl VcpuReport {
             arch,
             privilege: if registers.is_user() { "user" } else { "kernel" },
             halted: state.is_halted,
+            task: task.map(|task| TaskReport {
+                comm: task.comm().to_vec().into(),
+                pid: task.pid,
+                tid: task.tid,
+            }),
             paging: match registers.address_space().mode() {
                 PagingMode::Off => "none",
                 PagingMode::TwoLevel => "2-level",
@@ -141,9 +165,19 @@ fn named(
     troubles: &mut BTreeSet<String>,
 ) -> (Option<&'static str>, Vec<Frame>, StackEnd) {
     let is_wide = part.code == CodeKind::X86_64;
+    let mut names = part.names.into_iter();
     let frames = part.frames.iter().map(|frame| {
         let (mut report, trouble) = Frame::new(frame, |addr| files.find(is_wide, addr));
         troubles.extend(trouble);
+        if let Some(name) = names.next().flatten() {
+            let (pc, symbol) = (report.pc, &mut report.symbol);
+            symbol.object = Some(name.object);
+            symbol.object_pc = name.bias.map(|bias| pc.wrapping_sub(bias));
+            if let Some((function, start)) = name.function {
+                symbol.function_offset = Some(pc.wrapping_sub(start));
+                symbol.function = Some(function);
+            }
+        }
         if part.is_by_orc && report.found_by == FoundBy::Sframe {
             report.found_by = FoundBy::Orc;
         }

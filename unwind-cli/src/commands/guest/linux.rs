@@ -1,0 +1,197 @@
+//! The Linux kernel that a guest runs, found in its memory.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use unwind_core::VirtAddr;
+use unwind_guest::VcpuRegisters;
+use unwind_guest::linux::{GuestLinux, LinuxError, Module, Symbol, Task, cpu_number};
+use unwind_guest::orc::OrcTable;
+use unwind_guest::paging::{AddressSpace, PagedMemory, PagingMode};
+use unwind_target::Untrusted;
+
+use crate::commands::guest::ram::GuestRam;
+use crate::commands::guest::registers::VcpuState;
+
+/// What an address is called by what the guest itself has in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundName {
+    pub(crate) object: Untrusted,
+    /// How far above where it was linked for the object is, if that is known.
+    pub(crate) bias: Option<u64>,
+    /// The function and where it begins.
+    pub(crate) function: Option<(Untrusted, u64)>,
+}
+
+/// How long after a search that found nothing the next one is.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The most addresses of which names are kept.
+const NAMES_LIMIT: usize = 1 << 16;
+
+/// The kernel, as far as it was found.
+#[derive(Debug, Default)]
+pub(crate) struct Linux {
+    found: Option<Found>,
+    /// Why not, and when to try again.
+    missing: Option<(LinuxError, Instant)>,
+}
+
+#[derive(Debug)]
+struct Found {
+    kernel: Rc<GuestLinux>,
+    /// That has the kernel whatever a vCPU runs, if there is one that is known to.
+    space: Option<AddressSpace>,
+    modules: Vec<Module>,
+    tables: Vec<OrcTable<'static>>,
+    /// Of the kernel without its modules, which stay where they are.
+    names: HashMap<u64, Option<Symbol>>,
+}
+
+type KernelMemory<'r> = PagedMemory<&'r mut GuestRam, 64>;
+
+impl Linux {
+    /// Finds the kernel, unless the one that was found is still there.
+    pub(crate) fn find(&mut self, vcpu: &VcpuRegisters, ram: &mut GuestRam) {
+        let mode = vcpu.address_space().mode();
+        if !matches!(mode, PagingMode::FourLevel | PagingMode::FiveLevel) {
+            return;
+        }
+        if self.space(vcpu, ram).is_some() {
+            return;
+        }
+        self.found = None;
+        if self.missing.is_some_and(|(_, again)| Instant::now() < again) {
+            return;
+        }
+        self.missing = None;
+        for space in spaces(vcpu) {
+            let mut memory = KernelMemory::with_tlb(&mut *ram, space);
+            match GuestLinux::find(&mut memory) {
+                Ok(kernel) => {
+                    let own = kernel.page_table().and_then(|addr| {
+                        let page = space.translate(memory.physical(), addr).ok()?;
+                        let own = VcpuRegisters { cr3: page.locate(addr).get(), ..*vcpu };
+                        let (own, _) = own.kernel_address_spaces();
+                        memory.switch(own);
+                        kernel.is_in(&mut memory).then_some(own)
+                    });
+                    let (modules, tables, names) = Default::default();
+                    let kernel = Rc::new(kernel);
+                    self.found = Some(Found { kernel, space: own, modules, tables, names });
+                    self.missing = None;
+                    return;
+                }
+                Err(error) => {
+                    // What is said of the table that has more is said.
+                    let again = Instant::now().checked_add(PAUSE).unwrap_or_else(Instant::now);
+                    self.missing.get_or_insert((error, again));
+                }
+            }
+        }
+    }
+
+    /// Why no kernel was found.
+    pub(crate) fn missing(&self) -> Option<LinuxError> {
+        self.missing.map(|(error, _)| error)
+    }
+
+    /// An address space that has the kernel that was found.
+    pub(crate) fn space(&self, vcpu: &VcpuRegisters, ram: &mut GuestRam) -> Option<AddressSpace> {
+        let found = self.found.as_ref()?;
+        found.space.into_iter().chain(spaces(vcpu)).find(|space| {
+            let mut memory = KernelMemory::with_tlb(&mut *ram, *space);
+            found.kernel.is_in(&mut memory)
+        })
+    }
+
+    /// The address space of a vCPU that runs the kernel: under KPTI, the table that user code has is still in use in the
+    /// first instructions.
+    pub(crate) fn space_of_kernel_code(
+        &self,
+        vcpu: &VcpuRegisters,
+        ram: &mut GuestRam,
+    ) -> AddressSpace {
+        let own = vcpu.address_space();
+        let Some(found) = &self.found else { return own };
+        let has_kernel = |space: &AddressSpace| {
+            found.kernel.is_in(&mut KernelMemory::with_tlb(&mut *ram, *space))
+        };
+        let (first, second) = vcpu.kernel_address_spaces();
+        [Some(first), second].into_iter().flatten().find(has_kernel).unwrap_or(own)
+    }
+
+    /// Reads the list of modules; says whether it is another one than before.
+    pub(crate) fn read_modules(&mut self, space: AddressSpace, ram: &mut GuestRam) -> bool {
+        let Some(found) = &mut self.found else { return false };
+        let before = core::mem::take(&mut found.modules);
+        let mut memory = KernelMemory::with_tlb(ram, space);
+        if let Some(mut list) = found.kernel.modules() {
+            while let Ok(Some(module)) = list.next(&mut memory) {
+                found.modules.push(module);
+            }
+        }
+        let of_modules = found.modules.iter().filter_map(Module::orc_table);
+        found.tables = found.kernel.orc_table().into_iter().chain(of_modules).collect();
+        let is_same = |(old, new): (&Module, &Module)| old.text() == new.text();
+        before.len() != found.modules.len() || !before.iter().zip(&found.modules).all(is_same)
+    }
+
+    /// The ORC tables, the kernel's first; none if that has none.
+    pub(crate) fn tables(&self) -> &[OrcTable<'static>] {
+        self.found.as_ref().map_or(&[], |found| &found.tables)
+    }
+
+    /// What a vCPU runs.
+    pub(crate) fn task(
+        &self,
+        vcpu: &VcpuState,
+        space: AddressSpace,
+        ram: &mut GuestRam,
+    ) -> Option<Task> {
+        let found = self.found.as_ref()?;
+        let mut memory = KernelMemory::with_tlb(ram, space);
+        let cpu = cpu_number(vcpu.gdt, &mut memory).ok()?;
+        found.kernel.task(cpu, &mut memory).ok()?
+    }
+
+    /// The kernel that was found.
+    pub(crate) fn kernel(&self) -> Option<Rc<GuestLinux>> {
+        self.found.as_ref().map(|found| Rc::clone(&found.kernel))
+    }
+
+    /// What an address of the kernel is called.
+    pub(crate) fn name(
+        &mut self,
+        addr: u64,
+        space: AddressSpace,
+        ram: &mut GuestRam,
+    ) -> Option<FoundName> {
+        let found = self.found.as_mut()?;
+        let mut memory = KernelMemory::with_tlb(ram, space);
+        let at = VirtAddr::new(addr);
+        let (object, symbol) = if found.kernel.image().contains(&addr) {
+            if found.names.len() > NAMES_LIMIT {
+                found.names.clear();
+            }
+            let kernel = &found.kernel;
+            let look_up = || kernel.find_at(at, &mut memory).ok().flatten();
+            (Untrusted::from("[kernel]"), *found.names.entry(addr).or_insert_with(look_up))
+        } else {
+            let module = found.modules.iter().find(|module| module.text().contains(&addr))?;
+            let symbol = module.find_at(at, &mut memory).ok().flatten();
+            let name = [b"[".as_slice(), module.name(), b"]"].concat();
+            (Untrusted::from(name), symbol)
+        };
+        let function = symbol
+            .map(|symbol| (Untrusted::from(symbol.name.as_bytes().to_vec()), symbol.start.get()));
+        Some(FoundName { object, bias: None, function })
+    }
+}
+
+/// The address spaces that may have all of the kernel, that which has it under KPTI first.
+fn spaces(vcpu: &VcpuRegisters) -> impl Iterator<Item = AddressSpace> + use<> {
+    let (own, other) = vcpu.kernel_address_spaces();
+    other.into_iter().chain([own])
+}

@@ -1,0 +1,334 @@
+//! A kernel, found in its guest.
+
+use core::ops::Range;
+
+use unwind_core::{Memory, VirtAddr};
+use unwind_x86::paging::PhysAddr;
+
+use crate::linux::btf::{Btf, Member};
+use crate::linux::error::LinuxError;
+use crate::linux::image::{self, Shape};
+use crate::linux::kallsyms::Kallsyms;
+use crate::linux::module::{ModuleLayout, ModuleList, ModuleOrc, ModuleSymbols};
+use crate::linux::page_cache::{PageCacheLayout, page_of};
+use crate::linux::symbol::Symbol;
+use crate::linux::task::{Task, TaskLayout, TaskPlaces};
+use crate::linux::window::{Window, read};
+use crate::orc::{OrcLayout, OrcTable};
+
+/// How often something may have the shape of a table and turn out to be none.
+const TRIES: u32 = 64;
+
+/// The symbols that lead to the rest.
+const NAMES: [&str; 13] = [
+    "__start_orc_header",
+    "__start_orc_unwind_ip",
+    "__stop_orc_unwind_ip",
+    "__start_orc_unwind",
+    "__stop_orc_unwind",
+    "modules",
+    "__per_cpu_offset",
+    "pcpu_hot",
+    "current_task",
+    "_text",
+    "_end",
+    "init_top_pgt",
+    "vmemmap_base",
+];
+
+/// A Linux kernel that was found in its guest's memory, with what it says of itself: symbols, ORC tables, and where its
+/// structures have what. It holds as long as the guest runs this kernel.
+///
+/// Memory is read on behalf of the kernel, by [its page tables](crate::VcpuRegisters::kernel_address_spaces).
+#[derive(Clone, Debug)]
+pub struct GuestLinux {
+    image: Range<u64>,
+    symbols: Kallsyms,
+    orc: Option<(OrcLayout, OrcTable<'static>)>,
+    page_table: u64,
+    modules_at: u64,
+    task_places: Option<TaskPlaces>,
+    task: Option<TaskLayout>,
+    module: Option<ModuleLayout>,
+    page_cache: Option<PageCacheLayout>,
+}
+
+impl GuestLinux {
+    /// Finds the kernel, of which nothing is known.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError`] if there is none, or none that has symbols.
+    pub fn find<M: Memory>(mem: &mut M) -> Result<Self, LinuxError> {
+        let image = image::find(mem).ok_or(LinuxError::NoKernel)?;
+        let (mut symbols, mut btf, mut tries) = (None, None, TRIES);
+        image::scan(&image, mem, |shape, mem| {
+            match shape {
+                Shape::Digits(zero) if symbols.is_none() => {
+                    symbols = Kallsyms::find(zero, &image, mem);
+                }
+                Shape::Btf(start) if btf.is_none() => {
+                    btf = Btf::open(VirtAddr::new(start), mem).ok();
+                }
+                _ => {}
+            }
+            tries = tries.saturating_sub(1);
+            Ok(tries == 0 || symbols.is_some() && btf.is_some())
+        })?;
+        let symbols = symbols.ok_or(LinuxError::NoSymbols)?;
+        let found = symbols.addresses_of(NAMES, mem)?;
+        let [
+            header,
+            ips,
+            ips_end,
+            entries,
+            entries_end,
+            modules_at,
+            areas,
+            hot,
+            current,
+            start,
+            end,
+            page_table,
+            pages,
+        ] = found;
+        // The task is the first thing in the structure of what each CPU needs most, which Linux 6.2 to 6.14 have.
+        let current = if hot == 0 { current } else { hot };
+        let task_places = (areas != 0 && current != 0).then_some(TaskPlaces { areas, current });
+        let (task, module) = match btf {
+            Some(btf) => layouts(&btf, mem)?,
+            None => (None, None),
+        };
+        let page_cache = match btf {
+            Some(btf) if pages != 0 => page_cache_layout(pages, &btf, mem)?,
+            _ => None,
+        };
+        let orc = orc_table(header, ips..ips_end, entries..entries_end, mem);
+        let image = if image.contains(&start) && start < end { start..end } else { image };
+        Ok(Self {
+            image,
+            symbols,
+            orc,
+            page_table,
+            modules_at,
+            task_places,
+            task,
+            module,
+            page_cache,
+        })
+    }
+
+    /// Whether this kernel is the one in that memory: as in an address space of another task, or after a reboot.
+    pub fn is_in<M: Memory>(&self, mem: &mut M) -> bool {
+        let data = self.task_places.map(|places| VirtAddr::new(places.areas));
+        self.symbols.is_in(mem) && data.is_none_or(|data| mem.read(data, &mut [0; 8]).is_ok())
+    }
+
+    /// The addresses of its code and data.
+    #[must_use]
+    pub const fn image(&self) -> &Range<u64> {
+        &self.image
+    }
+
+    /// Where its own root of the page tables is, which has all of the kernel as long as that runs, whatever becomes of
+    /// tasks; `None` if it does not tell.
+    #[must_use]
+    pub fn page_table(&self) -> Option<VirtAddr> {
+        (self.page_table != 0).then_some(VirtAddr::new(self.page_table))
+    }
+
+    /// Its symbols.
+    #[must_use]
+    pub const fn symbols(&self) -> &Kallsyms {
+        &self.symbols
+    }
+
+    /// The symbol that an address of the kernel, without its modules, is of.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn find_at<M: Memory>(
+        &self,
+        addr: VirtAddr,
+        mem: &mut M,
+    ) -> Result<Option<Symbol>, LinuxError> {
+        match self.image.contains(&addr.get()) {
+            true => self.symbols.find_at(addr, mem),
+            false => Ok(None),
+        }
+    }
+
+    /// Its ORC table, in place; `None` if it has none of a known layout.
+    #[must_use]
+    pub fn orc_table(&self) -> Option<OrcTable<'static>> {
+        self.orc.map(|(_, table)| table)
+    }
+
+    /// The task that a CPU runs; `None` if the kernel does not tell where that is: without BTF, or without the names
+    /// of variables (`CONFIG_KALLSYMS_ALL`). The CPU's number is [`cpu_number`](crate::linux::cpu_number).
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn task<M: Memory>(&self, cpu: u32, mem: &mut M) -> Result<Option<Task>, LinuxError> {
+        let Some((places, layout)) = self.task_places.zip(self.task) else { return Ok(None) };
+        Task::current(places, layout, cpu, mem).map(Some)
+    }
+
+    /// Where the page is that an access of a task to this address would bring, if the kernel has it in memory: of a
+    /// file that is mapped there. It takes the table's entry for the address to be empty: what has been there once, and
+    /// is not now, is not what the file has. Linux 6.1 and later; `None` where it is not known.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn file_page<M: Memory>(
+        &self,
+        task: &Task,
+        addr: VirtAddr,
+        mem: &mut M,
+    ) -> Result<Option<PhysAddr>, LinuxError> {
+        match &self.page_cache {
+            Some(layout) => layout.find(task.at, page_of(addr), mem),
+            None => Ok(None),
+        }
+    }
+
+    /// The modules that are loaded now; `None` if the kernel does not tell where they are: without BTF, or without
+    /// the names of variables (`CONFIG_KALLSYMS_ALL`).
+    #[must_use]
+    pub fn modules(&self) -> Option<ModuleList> {
+        let layout = self.module.filter(|_| self.modules_at != 0)?;
+        Some(ModuleList::new(self.modules_at, layout, self.orc.map(|(layout, _)| layout)))
+    }
+}
+
+/// Where they have the pages of files.
+fn page_cache_layout<M: Memory>(
+    pages: u64,
+    btf: &Btf,
+    mem: &mut M,
+) -> Result<Option<PageCacheLayout>, LinuxError> {
+    let of = |structure, member| Member { structure, member };
+    let [mm, tree, named_tree, root, place, file, mapping, tree_of_pages, head, shift, slots] = btf
+        .offsets_of(
+            [
+                of("task_struct", "mm"),
+                // In a structure without a name that is the first thing there.
+                of("", "mm_mt"),
+                of("mm_struct", "mm_mt"),
+                of("maple_tree", "ma_root"),
+                of("vm_area_struct", "vm_pgoff"),
+                of("vm_area_struct", "vm_file"),
+                of("file", "f_mapping"),
+                of("address_space", "i_pages"),
+                of("xarray", "xa_head"),
+                of("xa_node", "shift"),
+                of("xa_node", "slots"),
+            ],
+            mem,
+        )?;
+    let layout = || {
+        Some(PageCacheLayout {
+            pages,
+            mm: mm?,
+            tree_root: named_tree.or(tree)?.checked_add(root?)?,
+            place: place?,
+            file: file?,
+            mapping: mapping?,
+            head: tree_of_pages?.checked_add(head?)?,
+            shift: shift?,
+            slots: slots?,
+        })
+    };
+    Ok(layout())
+}
+
+/// Where a kernel's structures have what.
+fn layouts<M: Memory>(
+    btf: &Btf,
+    mem: &mut M,
+) -> Result<(Option<TaskLayout>, Option<ModuleLayout>), LinuxError> {
+    let of = |structure, member| Member { structure, member };
+    let [comm, pid, tgid, list, name, mem_at, core, base, size, old_base, old_size, kallsyms, arch] =
+        btf.offsets_of(
+            [
+                of("task_struct", "comm"),
+                of("task_struct", "pid"),
+                of("task_struct", "tgid"),
+                of("module", "list"),
+                of("module", "name"),
+                of("module", "mem"),
+                of("module", "core_layout"),
+                of("module_memory", "base"),
+                of("module_memory", "size"),
+                of("module_layout", "base"),
+                of("module_layout", "size"),
+                of("module", "kallsyms"),
+                of("module", "arch"),
+            ],
+            mem,
+        )?;
+    let [table, count, strings, orc_count, ips, entries] = btf.offsets_of(
+        [
+            of("mod_kallsyms", "symtab"),
+            of("mod_kallsyms", "num_symtab"),
+            of("mod_kallsyms", "strtab"),
+            of("mod_arch_specific", "num_orcs"),
+            of("mod_arch_specific", "orc_unwind_ip"),
+            of("mod_arch_specific", "orc_unwind"),
+        ],
+        mem,
+    )?;
+    let task = || Some(TaskLayout { comm: comm?, pid: pid?, tgid: tgid? });
+    let sum = |outer: Option<u32>, inner: Option<u32>| outer?.checked_add(inner?);
+    // Code is the first of the kinds of memory that a module has.
+    let text = || Some((sum(mem_at, base)?, sum(mem_at, size)?));
+    let old_text = || Some((sum(core, old_base)?, sum(core, old_size)?));
+    let symbols = || {
+        let (table, count, strings) = (table?, count?, strings?);
+        Some(ModuleSymbols { at: kallsyms?, table, count, strings })
+    };
+    let orc = || {
+        let (count, ips) = (sum(arch, orc_count)?, sum(arch, ips)?);
+        Some(ModuleOrc { count, ips, entries: sum(arch, entries)? })
+    };
+    let module = || {
+        let text = text().or_else(old_text)?;
+        Some(ModuleLayout { list: list?, name: name?, text, symbols: symbols(), orc: orc() })
+    };
+    Ok((task(), module()))
+}
+
+/// The table between these addresses.
+fn orc_table<M: Memory>(
+    header: u64,
+    ips: Range<u64>,
+    entries: Range<u64>,
+    mem: &mut M,
+) -> Option<(OrcLayout, OrcTable<'static>)> {
+    let len = |range: &Range<u64>| range.end.checked_sub(range.start).filter(|len| *len > 0);
+    let count = u32::try_from(len(&ips)? / 4).ok()?;
+    if len(&entries)? / 6 != u64::from(count) {
+        return None;
+    }
+    let mut bytes = [0; 20];
+    let named = (header != 0 && read(mem, header, &mut bytes).is_ok())
+        .then(|| OrcLayout::of_header(&bytes))
+        .flatten();
+    let layout = match named {
+        Some(layout) => layout,
+        None => {
+            let mut window = Window::new(mem);
+            let starts = (0..count).map(|index| u64::from(index).wrapping_mul(6));
+            OrcLayout::detect(starts.map_while(|offset| {
+                let mut entry = [0; 6];
+                window.read(entries.start.wrapping_add(offset), &mut entry).ok()?;
+                Some(entry)
+            }))?
+        }
+    };
+    let (ips, entries) = (VirtAddr::new(ips.start), VirtAddr::new(entries.start));
+    Some((layout, OrcTable::in_memory(layout, ips, entries, count)))
+}

@@ -1,0 +1,160 @@
+//! Pages of files that a task has mapped and has not touched.
+
+use unwind_core::{Memory, VirtAddr};
+use unwind_x86::paging::PhysAddr;
+
+use crate::linux::error::LinuxError;
+use crate::linux::window::{read, read_u64};
+
+/// How deep the trees of mappings and of pages may be.
+const DEPTH_LIMIT: u32 = 16;
+
+const PAGE: u64 = 4096;
+/// The size of what the kernel keeps of a page.
+const PAGE_STRUCT: u64 = 64;
+
+/// Where the kernel's structures have the mappings of a task and the pages of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageCacheLayout {
+    /// The variable that has where the array of all pages begins.
+    pub(crate) pages: u64,
+    /// Of a task, its address space; of that, the root of the tree of mappings.
+    pub(crate) mm: u32,
+    pub(crate) tree_root: u32,
+    /// Of a mapping, which place in which file.
+    pub(crate) place: u32,
+    pub(crate) file: u32,
+    /// Of a file, its pages; of these, the head of the tree.
+    pub(crate) mapping: u32,
+    pub(crate) head: u32,
+    /// Of a node of that tree.
+    pub(crate) shift: u32,
+    pub(crate) slots: u32,
+}
+
+impl PageCacheLayout {
+    /// Where the page is that an access to this address would bring, if the kernel has it in memory: of a file that the
+    /// task has mapped there.
+    pub(crate) fn find<M: Memory>(
+        &self,
+        task: u64,
+        addr: u64,
+        mem: &mut M,
+    ) -> Result<Option<PhysAddr>, LinuxError> {
+        let space = read_u64(mem, field(task, self.mm))?;
+        let root = read_u64(mem, field(space, self.tree_root))?;
+        let Some(mapping) = find_mapping(root, addr, mem)? else { return Ok(None) };
+        // The first two words of each.
+        let (start, end) = (read_u64(mem, mapping)?, read_u64(mem, mapping.wrapping_add(8))?);
+        let file = read_u64(mem, field(mapping, self.file))?;
+        if !(start..end).contains(&addr) || file == 0 {
+            return Ok(None);
+        }
+        let place = read_u64(mem, field(mapping, self.place))?;
+        let index = (addr.wrapping_sub(start) / PAGE).wrapping_add(place);
+        let pages = read_u64(mem, field(file, self.mapping))?;
+        let Some(page) = self.page(field(pages, self.head), index, mem)? else { return Ok(None) };
+        let array = read_u64(mem, self.pages)?;
+        let Some(at) = page.checked_sub(array).filter(|at| at % PAGE_STRUCT == 0) else {
+            return Ok(None);
+        };
+        Ok(Some(PhysAddr::new((at / PAGE_STRUCT).wrapping_mul(PAGE))))
+    }
+
+    /// What the kernel keeps of a page of a file, by the tree of these (`xarray`).
+    fn page<M: Memory>(
+        &self,
+        head: u64,
+        index: u64,
+        mem: &mut M,
+    ) -> Result<Option<u64>, LinuxError> {
+        const SLOTS: u64 = 64;
+        let mut entry = read_u64(mem, head)?;
+        let mut is_root = true;
+        for _ in 0..DEPTH_LIMIT {
+            if !is_node(entry) {
+                // Only the first page is there without a node.
+                return Ok((is_root && index == 0 && is_pointer(entry)).then_some(entry));
+            }
+            let node = entry.wrapping_sub(2);
+            let mut shift = [0];
+            read(mem, field(node, self.shift), &mut shift)?;
+            let shift = u32::from(u8::from_le_bytes(shift));
+            let Some(rest) = index.checked_shr(shift) else { return Ok(None) };
+            if is_root && rest >= SLOTS {
+                return Ok(None);
+            }
+            is_root = false;
+            let mut slot = rest % SLOTS;
+            let slots = field(node, self.slots);
+            let mut read_slot = |slot: u64| read_u64(mem, slots.wrapping_add(slot.wrapping_mul(8)));
+            entry = read_slot(slot)?;
+            // More than one page may be in one piece, which has the first one's slot.
+            if entry & 3 == 2 && entry >> 2 < SLOTS {
+                slot = entry >> 2;
+                entry = read_slot(slot)?;
+            }
+            if is_node(entry) {
+                continue;
+            }
+            if !is_pointer(entry) {
+                return Ok(None);
+            }
+            let in_node = index & !u64::MAX.checked_shl(shift.saturating_add(6)).unwrap_or(0);
+            let first = slot.checked_shl(shift).unwrap_or(0);
+            let after = in_node.wrapping_sub(first);
+            return Ok(Some(entry.wrapping_add(after.wrapping_mul(PAGE_STRUCT))));
+        }
+        Ok(None)
+    }
+}
+
+/// The mapping at an address or the next one, by the tree of these (a maple tree, since Linux 6.1).
+fn find_mapping<M: Memory>(root: u64, addr: u64, mem: &mut M) -> Result<Option<u64>, LinuxError> {
+    /// Pivots and slots: 15 and 16 or, with gaps, 9 and 10.
+    const LEAF: u64 = 1;
+    const RANGES: u64 = 2;
+    const RANGES_WITH_GAPS: u64 = 3;
+    let mut entry = root;
+    for _ in 0..DEPTH_LIMIT {
+        let (node, kind) = (entry & !0xff, entry >> 3 & 0xf);
+        let pivots: u64 = match kind {
+            LEAF | RANGES => 15,
+            RANGES_WITH_GAPS => 9,
+            _ => return Ok(None),
+        };
+        let word = |number: u64| node.wrapping_add(number.wrapping_mul(8));
+        let mut slot = 0;
+        while slot < pivots {
+            let pivot = read_u64(mem, word(slot.wrapping_add(1)))?;
+            if pivot >= addr || (pivot == 0 && slot > 0) {
+                break;
+            }
+            slot = slot.wrapping_add(1);
+        }
+        entry = read_u64(mem, word(pivots.wrapping_add(1).wrapping_add(slot)))?;
+        if kind == LEAF {
+            return Ok(is_pointer(entry).then_some(entry));
+        }
+    }
+    Ok(None)
+}
+
+const fn field(structure: u64, offset: u32) -> u64 {
+    let [a, b, c, d] = offset.to_le_bytes();
+    structure.wrapping_add(u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0]))
+}
+
+/// Entries of trees: a node of one, or what it is there for.
+const fn is_node(entry: u64) -> bool {
+    entry & 3 == 2 && entry > PAGE
+}
+
+const fn is_pointer(entry: u64) -> bool {
+    entry & 3 == 0 && entry > PAGE
+}
+
+/// The page of an address.
+pub(crate) const fn page_of(addr: VirtAddr) -> u64 {
+    addr.get() & !(PAGE - 1)
+}

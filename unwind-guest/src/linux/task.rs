@@ -1,0 +1,79 @@
+//! What a CPU runs.
+
+use unwind_core::Memory;
+
+use crate::linux::error::LinuxError;
+use crate::linux::window::{read, read_u32, read_u64};
+
+/// The task that a CPU runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Task {
+    /// Where its structure is.
+    pub(crate) at: u64,
+    comm: [u8; 16],
+    /// The process: the thread that it began with. Zero of the thread that a CPU has for when it is idle.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+}
+
+/// Where a task's structure has that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskLayout {
+    pub(crate) comm: u32,
+    /// Linux's names: the thread's number is the `pid`, its process's the `tgid`.
+    pub(crate) pid: u32,
+    pub(crate) tgid: u32,
+}
+
+/// The segment whose limit is the CPU's number, by which user code asks for it, and the bits of that.
+const CPU_SEGMENT: u64 = 15;
+const CPU_BITS: u32 = 0xfff;
+
+impl Task {
+    /// The name of the thread (`comm`): the guest's, any bytes.
+    #[must_use]
+    pub fn comm(&self) -> &[u8] {
+        let end = self.comm.iter().position(|byte| *byte == 0).unwrap_or(self.comm.len());
+        self.comm.get(..end).unwrap_or_default()
+    }
+}
+
+/// Where the areas of the CPUs begin, and where in each the task is that runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskPlaces {
+    pub(crate) areas: u64,
+    pub(crate) current: u64,
+}
+
+/// The number that a Linux kernel has given to a CPU, by the table of segments that its register GDTR points to.
+///
+/// # Errors
+///
+/// [`LinuxError::Unreadable`].
+pub fn cpu_number<M: Memory>(gdt: u64, mem: &mut M) -> Result<u32, LinuxError> {
+    let mut descriptor = [0; 8];
+    read(mem, gdt.wrapping_add(CPU_SEGMENT * 8), &mut descriptor)?;
+    let [low, high, ..] = descriptor;
+    Ok(u32::from(u16::from_le_bytes([low, high])) & CPU_BITS)
+}
+
+impl Task {
+    /// The task that a CPU runs.
+    pub(crate) fn current<M: Memory>(
+        places: TaskPlaces,
+        layout: TaskLayout,
+        cpu: u32,
+        mem: &mut M,
+    ) -> Result<Self, LinuxError> {
+        let offset = u64::from(cpu & CPU_BITS).wrapping_mul(8);
+        let area = read_u64(mem, places.areas.wrapping_add(offset))?;
+        let task = read_u64(mem, area.wrapping_add(places.current))?;
+        let mut comm = [0; 16];
+        read(mem, task.wrapping_add(layout.comm.into()), &mut comm)?;
+        let tid = read_u32(mem, task.wrapping_add(layout.pid.into()))?;
+        let pid = read_u32(mem, task.wrapping_add(layout.tgid.into()))?;
+        Ok(Self { at: task, comm, pid, tid })
+    }
+}

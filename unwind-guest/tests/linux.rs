@@ -1,0 +1,254 @@
+//! What is found in the memory of a Linux guest, of images that are laid out here.
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+mod kernel;
+
+use unwind_core::VirtAddr;
+use unwind_guest::linux::{GuestLinux, LinuxError, Program, cpu_number};
+
+use kernel::{DATA, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, START, STEP, SYMBOLS, symbol};
+
+#[test]
+fn symbols_of_each_layout_have_their_names_and_addresses() {
+    for layout in LAYOUTS {
+        let mut image = Image::new(layout);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        assert_eq!(linux.symbols().len(), SYMBOLS, "{layout:?}");
+        for index in 0..SYMBOLS {
+            let found = linux.symbols().get(index, &mut image).unwrap().unwrap();
+            let (name, addr) = symbol(index, layout);
+            assert_eq!(
+                (found.name.as_bytes(), found.start.get()),
+                (name.as_bytes(), addr),
+                "{layout:?} {index}"
+            );
+            assert_eq!(found.kind, b'T');
+        }
+        assert_eq!(linux.symbols().get(SYMBOLS, &mut image), Ok(None));
+    }
+}
+
+#[test]
+fn an_address_has_the_first_of_the_last_symbols_before_it() {
+    for layout in LAYOUTS {
+        let mut image = Image::new(layout);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        let mut name = |addr: u64| {
+            let found = linux.find_at(VirtAddr::new(addr), &mut image).unwrap();
+            found.map(|symbol| (symbol.name.as_bytes().to_vec(), symbol.start.get() - START))
+        };
+        let is = |name: &str, at: u64| Some((name.as_bytes().to_vec(), at));
+        assert_eq!(name(START + 7 * STEP), is("function_7", 7 * STEP));
+        assert_eq!(name(START + 9 * STEP - 1), is("function_7", 7 * STEP));
+        assert_eq!(name(START + 700 * STEP + 3), is("function_700", 700 * STEP));
+        assert_eq!(name(START - 1), None);
+        assert_eq!(name(MODULE_CODE), None);
+    }
+}
+
+#[test]
+fn the_task_of_a_cpu_and_the_modules_are_found_by_types() {
+    for layout in LAYOUTS {
+        let mut image = Image::new(layout);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        let cpu = cpu_number(GDT, &mut image).unwrap();
+        assert_eq!(cpu, 1);
+        let task = linux.task(cpu, &mut image).unwrap().unwrap();
+        assert_eq!((task.comm(), task.tid, task.pid), (&b"worker/1"[..], 42, 43), "{layout:?}");
+        let mut modules = linux.modules().unwrap();
+        let module = modules.next(&mut image).unwrap().unwrap();
+        assert_eq!(module.name(), b"dummy");
+        assert_eq!(*module.text(), MODULE_CODE..MODULE_CODE + 0x2000);
+        assert!(modules.next(&mut image).unwrap().is_none());
+        for (offset, name) in [(0, "up"), (0xff, "up"), (0x100, "go"), (0x1ff, "go")] {
+            let addr = VirtAddr::new(MODULE_CODE + offset);
+            let found = module.find_at(addr, &mut image).unwrap().unwrap();
+            assert_eq!(found.name.as_bytes(), name.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_page_of_a_file_is_where_the_kernel_keeps_it() {
+    for layout in LAYOUTS {
+        let mut image = Image::new(layout);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        let task = linux.task(1, &mut image).unwrap().unwrap();
+        let mut page = |number: u64| {
+            let addr = VirtAddr::new(MAPPED.wrapping_add(number * 0x1000 + 0x123));
+            linux.file_page(&task, addr, &mut image).unwrap().map(|page| page.get() >> 12)
+        };
+        let is = [(0, 0x42), (66, 0x100), (67, 0x101), (69, 0x103), (70, 0x77)];
+        assert_eq!(is.map(|(number, _)| page(number)), is.map(|(_, at)| Some(at)), "{layout:?}");
+        // Not in memory; not of the mapping; of none.
+        assert_eq!([1, 65, 71, 80, u64::MAX >> 12].map(page), [None; 5], "{layout:?}");
+    }
+}
+
+#[test]
+fn a_list_of_modules_that_does_not_end_does() {
+    let mut image = Image::new(LAYOUTS[0]);
+    let linux = GuestLinux::find(&mut image).unwrap();
+    let list = kernel::MODULE + 8;
+    image.write(list, &[list]);
+    let mut modules = linux.modules().unwrap();
+    let mut count = 0;
+    while modules.next(&mut image).unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(count, unwind_guest::linux::MODULES_LIMIT);
+}
+
+#[test]
+fn a_kernel_is_told_from_none_and_from_one_without_symbols() {
+    let mut none = Image { bytes: Vec::new(), reads: 0 };
+    assert_eq!(GuestLinux::find(&mut none).err(), Some(LinuxError::NoKernel));
+    assert!(none.reads <= 512);
+    let mut empty = Image { bytes: vec![0; 1 << 20], reads: 0 };
+    assert_eq!(GuestLinux::find(&mut empty).err(), Some(LinuxError::NoSymbols));
+}
+
+/// How many reads a search may take of these images: each page once, and what is read around what has the shape of a
+/// table, a few kilobytes at a time.
+const READS: usize = 4_000_000;
+
+#[test]
+fn an_image_that_lies_ends_the_search_in_bounded_reads() {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        usize::try_from(random >> 40).unwrap()
+    };
+    for round in 0..60 {
+        let mut image = Image::new(LAYOUTS[round % LAYOUTS.len()]);
+        let len = image.bytes.len();
+        for _ in 0..1 << (round % 8) {
+            let at = next() % len;
+            image.bytes[at] = u8::try_from(next() & 0xff).unwrap();
+        }
+        if round % 3 == 0 {
+            image.bytes.truncate(next() % len);
+        }
+        image.reads = 0;
+        if let Ok(linux) = GuestLinux::find(&mut image) {
+            for index in (0..linux.symbols().len()).step_by(97) {
+                let _ = linux.symbols().get(index, &mut image);
+            }
+            let _ = linux.find_at(VirtAddr::new(DATA), &mut image);
+            let _ = linux.task(1, &mut image);
+        }
+        assert!(image.reads < READS, "{}", image.reads);
+    }
+}
+
+#[test]
+fn words_that_descend_everywhere_are_looked_at_in_bounded_reads() {
+    let mut image = Image::new(LAYOUTS[0]);
+    let tables = 0x2_0000;
+    let zero = b"0\x001\x002\x003\x004\0";
+    let tokens = image.bytes.windows(zero.len()).position(|part| part == zero).unwrap();
+    // Chains of 1,000 words up to the table of tokens.
+    for (number, word) in image.bytes[tables..tokens - 64].chunks_exact_mut(4).enumerate() {
+        let number = u32::try_from(number).unwrap();
+        word.copy_from_slice(&(number % 1000).to_le_bytes());
+    }
+    assert_eq!(GuestLinux::find(&mut image).err(), Some(LinuxError::NoSymbols));
+    assert!(image.reads < READS, "{}", image.reads);
+}
+
+mod programs {
+    use object::read::elf::{ElfFile64, ProgramHeader as _};
+    use object::{Object as _, ObjectSymbol as _, SymbolKind};
+    use unwind_core::{Memory as _, SliceMemory};
+
+    use super::*;
+
+    const AT: u64 = 0x7f00_0000_0000;
+
+    /// A file as it is loaded, at `AT`.
+    fn load(bytes: &[u8]) -> (Vec<u8>, u64) {
+        let file = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
+        let endian = file.endian();
+        let mut memory = Vec::new();
+        let mut text = 0;
+        for header in file.elf_program_headers() {
+            if header.p_type(endian) == object::elf::PT_LOAD {
+                let at = usize::try_from(header.p_vaddr(endian)).unwrap();
+                let data = header.data(endian, bytes).unwrap();
+                memory.resize(memory.len().max(at + data.len()), 0);
+                memory[at..at + data.len()].copy_from_slice(data);
+                if header.p_flags(endian).0 & 1 != 0 {
+                    text = AT + header.p_vaddr(endian);
+                }
+            }
+        }
+        (memory, text)
+    }
+
+    #[test]
+    fn the_c_library_is_found_by_its_header_and_named_by_its_symbols() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let Some(path) = maps.split_whitespace().find(|word| word.contains("/libc.so")) else {
+            eprintln!("skipped: this test is linked without a C library of its own");
+            return;
+        };
+        let bytes = std::fs::read(path).unwrap();
+        let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
+        let (image, text) = load(&bytes);
+        let mut memory = SliceMemory::new(VirtAddr::new(AT), &image);
+        let found = Program::find(VirtAddr::new(text + 0x1234), &mut memory).unwrap().unwrap();
+        assert_eq!((found.start().get(), found.bias(), found.is_wide()), (AT, AT, true));
+        assert_eq!(found.build_id().unwrap().as_bytes(), file.build_id().unwrap().unwrap());
+        assert_eq!(found.name(&mut memory).unwrap().as_bytes(), b"libc.so.6");
+        let mut header = [0; 1];
+        memory.read(VirtAddr::new(found.eh_frame_header().unwrap()), &mut header).unwrap();
+        assert_eq!(header, [1], "the version");
+        let functions = file.dynamic_symbols().filter(|symbol| {
+            symbol.kind() == SymbolKind::Text && !symbol.is_undefined() && symbol.size() > 0
+        });
+        let mut named = 0;
+        for symbol in functions.step_by(7) {
+            let at = found.find_at(VirtAddr::new(AT + symbol.address()), &mut memory).unwrap();
+            // Others may have the same address.
+            assert_eq!(at.start.get(), AT + symbol.address());
+            named += 1;
+        }
+        assert!(named > 100, "{named}");
+    }
+
+    #[test]
+    fn what_is_cut_or_lies_is_no_program_and_no_panic() {
+        let exe = std::fs::read("/proc/self/exe").unwrap();
+        let (image, text) = load(&exe);
+        let pc = VirtAddr::new(text);
+        for cut in [4, 64, 100, 0x1000, image.len() / 2] {
+            let mut memory = SliceMemory::new(VirtAddr::new(AT), &image[..cut.min(image.len())]);
+            let _ = Program::find(pc, &mut memory);
+        }
+        for at in 0..0x400 {
+            let mut changed = image.clone();
+            changed.truncate(0x10_0000);
+            changed[at] ^= 0xff;
+            let mut memory = SliceMemory::new(VirtAddr::new(AT), &changed);
+            if let Ok(Some(found)) = Program::find(pc, &mut memory) {
+                let _ = (found.name(&mut memory), found.find_at(pc, &mut memory));
+            }
+        }
+    }
+
+    #[test]
+    fn the_header_is_looked_for_in_a_bounded_number_of_pages() {
+        struct Zeroes(u64);
+        impl unwind_core::Memory for Zeroes {
+            fn read(&mut self, _: VirtAddr, buf: &mut [u8]) -> Result<(), unwind_core::ReadError> {
+                self.0 += 1;
+                buf.fill(0);
+                Ok(())
+            }
+        }
+        let mut memory = Zeroes(0);
+        assert_eq!(Program::find(VirtAddr::new(AT), &mut memory), Ok(None));
+        assert_eq!(memory.0, unwind_guest::linux::PROGRAM_PAGES);
+    }
+}
