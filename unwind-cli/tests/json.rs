@@ -32,10 +32,10 @@ fn every_field_is_there_and_of_its_kind() {
     assert!(report["warnings"].as_array().unwrap().is_empty());
 
     let [thread] = threads(&report) else { panic!("not one thread: {report:#}") };
-    assert_eq!(keys(thread), ["arch", "end", "frames", "name", "signal", "thread"]);
+    assert_eq!(keys(thread), ["arch", "end", "frames", "interpreted", "name", "signal", "thread"]);
     assert_eq!(thread["thread"], report["process"]);
     assert_eq!((&thread["name"], &thread["arch"]), (&"program".into(), &"x86-64".into()));
-    assert_eq!(thread["signal"], Value::Null);
+    assert_eq!((&thread["signal"], &thread["interpreted"]), (&Value::Null, &Value::Null));
 
     assert_eq!(keys(&thread["end"]), ["complete", "reason", "text"]);
     assert!(thread["end"]["complete"].is_boolean() && thread["end"]["text"].is_string());

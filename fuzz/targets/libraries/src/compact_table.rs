@@ -52,7 +52,9 @@ pub(crate) fn run(data: &[u8]) {
         for addr in [range.start, (range.start + range.end) / 2, range.end - 1] {
             assert_eq!(table.row(addr), row, "at {addr:#x}");
             let rule = plain.rule(addr);
-            assert_eq!(rule == 0, row.is_none(), "at {addr:#x}: {rule}");
+            let loads = table.loads(addr);
+            assert_eq!(rule == 0, row.is_none() && loads.is_none(), "at {addr:#x}: {rule}");
+            assert!(row.is_none() || loads.is_none(), "at {addr:#x}: {rule}");
             assert_eq!(*row_of_rule.entry(rule).or_insert(row), row, "at {addr:#x}: {rule}");
         }
     }
