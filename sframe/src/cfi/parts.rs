@@ -22,11 +22,12 @@ pub(crate) enum Held {
 
 impl Held {
     fn of(rows: &Rows<'_, '_, '_>) -> Self {
-        match (rows.found(), rows.by_loads()) {
-            (Ok(row), _) if !row.is_context_only() => Self::Row(row),
-            (_, Some((row, loads))) => Self::Loads(row, loads),
-            (Ok(row), None) => Self::Row(row),
-            (Err(no_row), None) => Self::No(no_row),
+        let found = rows.found();
+        // Nearly all code has a row.
+        let has_row = found.is_ok_and(|row| !row.is_context_only());
+        match if has_row { None } else { rows.by_loads() } {
+            Some((row, loads)) => Self::Loads(row, loads),
+            None => found.map_or_else(Self::No, Self::Row),
         }
     }
 
