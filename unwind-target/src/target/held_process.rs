@@ -115,7 +115,8 @@ fn mapped_code(mapping: &Mapping) -> Option<MappedCode> {
 
 /// In the order of the DWARF numbers.
 #[rustfmt::skip]
-pub(crate) const fn general_registers(r: &UserRegisters) -> [u64; 16] {
+#[must_use]
+pub const fn general_registers(r: &UserRegisters) -> [u64; 16] {
     [
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp,
         r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15,

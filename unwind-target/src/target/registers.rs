@@ -134,7 +134,8 @@ impl UserRegisters {
     /// The register block of a core file's thread note: 27 words of eight bytes
     /// in the order of x86-64's `user_regs_struct`, or 17 of four bytes in that
     /// of i386.
-    pub(crate) fn from_core(machine: Machine, block: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn from_core(machine: Machine, block: &[u8]) -> Option<Self> {
         match machine {
             elf::EM_X86_64 => words::<27, 8>(block).map(Self::from_x86_64_words),
             elf::EM_386 => words::<17, 4>(block).map(Self::from_i386_words),

@@ -4,9 +4,12 @@
 use std::fs::File;
 use std::path::Path;
 
+use object::elf::Machine;
 use unwind_guest::{Segment, VcpuRegisters};
 use unwind_target::elf::ElfFile;
 use unwind_target::elf::notes::Note;
+use unwind_target::target::held_process::general_registers;
+use unwind_target::target::registers::UserRegisters;
 use unwind_target::untrusted::plain;
 use unwind_target::{ElfError, InputError};
 
@@ -77,12 +80,12 @@ impl Notes {
     fn read(core: &ElfFile) -> Result<Self, ElfError> {
         let mut this = Self::default();
         for segment in core.note_segments() {
-            segment?.notes().for_each(|note| this.take(&note));
+            segment?.notes().for_each(|note| this.take(core.machine, &note));
         }
         Ok(this)
     }
 
-    fn take(&mut self, note: &Note<'_>) {
+    fn take(&mut self, machine: Machine, note: &Note<'_>) {
         match (note.name, note.kind) {
             (b"QEMU", 0) => {
                 self.is_of_machine = true;
@@ -92,7 +95,7 @@ impl Notes {
                 self.is_of_machine = true;
                 self.vmcoreinfo = note.desc.to_vec();
             }
-            (b"CORE", NT_PRSTATUS) => self.by_status.extend(of_status(note.desc)),
+            (b"CORE", NT_PRSTATUS) => self.by_status.extend(of_status(machine, note.desc)),
             _ => {}
         }
     }
@@ -182,42 +185,20 @@ const fn low_byte(word: u64) -> u8 {
 }
 
 /// The registers of a thread's note, which are the kernel's where it has crashed.
-fn of_status(desc: &[u8]) -> Option<VcpuRegisters> {
-    let [
-        r15,
-        r14,
-        r13,
-        r12,
-        rbp,
-        rbx,
-        r11,
-        r10,
-        r9,
-        r8,
-        rax,
-        rcx,
-        rdx,
-        rsi,
-        rdi,
-        _,
-        rip,
-        cs,
-        rflags,
-        rsp,
-        ss,
-    ] = words(desc, PRSTATUS_REGISTERS)?;
+fn of_status(machine: Machine, desc: &[u8]) -> Option<VcpuRegisters> {
+    let registers = UserRegisters::from_core(machine, desc.get(PRSTATUS_REGISTERS..)?)?;
     let segment = |selector: u64| {
         let [low, high, ..] = selector.to_le_bytes();
         let dpl = low & 3;
         Segment { base: 0, selector: u16::from_le_bytes([low, high]), dpl, l: true, db: false }
     };
-    let cs = segment(cs);
+    let cs = segment(registers.cs);
     Some(VcpuRegisters {
-        general: [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15],
-        rip,
-        rflags,
+        general: general_registers(&registers),
+        rip: registers.rip,
+        rflags: registers.eflags,
         cs,
-        ss: Segment { dpl: cs.dpl, ..segment(ss) },
+        ss: Segment { dpl: cs.dpl, ..segment(registers.ss) },
         cr0: CR0,
         cr3: 0,
         cr4: CR4_PAE,
