@@ -11,7 +11,7 @@ use unwind_perf::record::{
 };
 use unwind_target::files::mapped_file::ProcessFiles;
 use unwind_target::target::maps::{self, Backing, FileId, MappedFile};
-use unwind_target::target::remapped_text;
+use unwind_target::target::process_modules::remapped_text;
 use unwind_target::untrusted::plain;
 
 /// The longest build id that a record has room for.

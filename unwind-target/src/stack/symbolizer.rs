@@ -7,11 +7,12 @@ use crate::loaded::module::Modules;
 use crate::stack::namer::Namer;
 use crate::stack::naming::Naming;
 use crate::stack::symbol::Symbol;
+use crate::target::ROOM_FOR_NAMES;
 use crate::target::capture::mappings_and_memory;
 use crate::target::error::TargetError;
 use crate::target::maps::Mapping;
 use crate::target::memory::PageCache;
-use crate::target::{ROOM_FOR_NAMES, load_of_process};
+use crate::target::process_modules::load_of_process;
 
 /// What addresses of a process are called, by what it has mapped when this is made. Files are opened when
 /// they are first asked for.

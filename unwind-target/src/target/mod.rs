@@ -12,6 +12,7 @@ pub mod memory;
 pub mod pause;
 pub(crate) mod proc_text;
 pub(crate) mod process;
+pub mod process_modules;
 pub mod processes;
 pub mod registers;
 pub mod return_probes;
@@ -26,17 +27,14 @@ use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 
-use unwind_core::Memory;
-
 use crate::counted::counted;
 use crate::elf::ElfFile;
 use crate::files::mapped_file::{ProcessFiles, Proof, Search, copy_vdso};
 use crate::input_error::InputError;
 use crate::interpreters::Interpreters;
 use crate::interpreters::runs::ReadFrames;
-use crate::loaded::module::{Modules, Opening, RemappedText};
+use crate::loaded::module::{Modules, Opening};
 use crate::loaded::module_error::{BuildId, ModuleError};
-use crate::loaded::remapped_text::candidates;
 use crate::target::capture::{Before, Capture, mappings_and_memory, mappings_of};
 use crate::target::captured_memory::{CapturedMemory, Copied};
 use crate::target::core_file::CoreFile;
@@ -46,6 +44,7 @@ use crate::target::memory::{CoreMemory, PageCache, ProcessMemory};
 use crate::target::pause::{HoldLimit, Pause, PausedProcess, STOPS};
 use crate::target::proc_text::read_text;
 use crate::target::process::Fate;
+use crate::target::process_modules::load_of_process;
 use crate::target::registers::UserRegisters;
 use crate::target::sleeping::{Awake, SleepingProcess};
 use crate::target::status::Status;
@@ -471,39 +470,6 @@ pub enum Look<'w> {
     Copies(&'w Wanted),
 }
 
-/// The files of a process, opened when they are needed.
-pub(crate) fn load_of_process(
-    mappings: &[Mapping],
-    files: &Rc<ProcessFiles>,
-    memory: &mut impl Memory,
-) -> Modules {
-    let open = |mapping: &Mapping| match &mapping.backing {
-        // It may be gone with its process.
-        Backing::File(file) if file.deleted => Some(Opening::Now(files.open(&mapping.range, file))),
-        Backing::File(_) => Some(Opening::Later(Rc::clone(files))),
-        Backing::Vdso | Backing::Anonymous | Backing::Named(_) => None,
-    };
-    let mut modules = Modules::load(mappings, |mapping| match &mapping.backing {
-        Backing::Vdso => Some(Opening::Now(copy_vdso(&mapping.range, memory))),
-        _ => open(mapping),
-    });
-    modules.add_remapped(mappings, memory, open);
-    modules
-}
-
-/// The code of files that a process has moved to memory without a file.
-#[must_use]
-pub fn remapped_text(process: i32, mappings: &[Mapping]) -> Vec<RemappedText> {
-    if candidates(mappings).is_empty() {
-        return Vec::new();
-    }
-    let Ok(mut memory) = ProcessMemory::open(process) else { return Vec::new() };
-    let files = Rc::new(ProcessFiles::of(process));
-    let mut modules = Modules::default();
-    modules.add_remapped(mappings, &mut memory, |_| Some(Opening::Later(Rc::clone(&files))));
-    modules.remapped().to_vec()
-}
-
 impl From<&core_file::CoreThread> for Thread {
     fn from(thread: &core_file::CoreThread) -> Self {
         Self {
@@ -513,12 +479,6 @@ impl From<&core_file::CoreThread> for Thread {
             registers: Ok(thread.registers),
         }
     }
-}
-
-/// Whether texts are those of a task's `status` and `stat`, for a fuzz target.
-#[must_use]
-pub fn has_status(status: &[u8], stat: &[u8]) -> bool {
-    Status::parse(status, stat).is_some()
 }
 
 /// The name of a task, without the newline after it.

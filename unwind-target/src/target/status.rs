@@ -99,6 +99,12 @@ fn field<'a>(status: &'a [u8], name: &str) -> Option<&'a [u8]> {
     Some(line.trim_ascii())
 }
 
+/// Whether texts are those of a task's `status` and `stat`, for a fuzz target.
+#[must_use]
+pub fn has_status(status: &[u8], stat: &[u8]) -> bool {
+    Status::parse(status, stat).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

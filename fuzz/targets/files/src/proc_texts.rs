@@ -3,7 +3,8 @@
 use test_support::CountingAllocator;
 use unwind_target::loaded::module::{Modules, Opening};
 use unwind_target::loaded::module_error::ModuleError;
-use unwind_target::target::{has_status, maps, sleeping};
+use unwind_target::target::status::has_status;
+use unwind_target::target::{maps, sleeping};
 
 pub(crate) fn run(data: &[u8]) {
     let mut texts = data.split(|&byte| byte == 0);
