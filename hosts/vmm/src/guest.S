@@ -24,7 +24,7 @@
         .popsection
 .endm
 
-// The CFA is so many bytes above the stack pointer from here on.
+// From here on the CFA is this number of bytes above the stack pointer.
 .macro user_cfa bytes
         .cfi_def_cfa_offset \bytes
 .endm

@@ -31,7 +31,7 @@ pub(crate) struct VcpuThread<'m, V> {
 }
 
 impl<V: Vcpu> VcpuThread<'_, V> {
-    /// Runs the guest, and samples it so often a second.
+    /// Runs the guest, and samples it `hertz` times a second.
     pub(crate) fn run(&mut self, hertz: u32) {
         set_current(Some(self.task));
         let timer = raw::Timer::start(hertz);

@@ -290,7 +290,7 @@ fn chain_before<M: Memory>(
     }
 }
 
-/// Where the name after so many is.
+/// Where the name is that comes after this number of names.
 pub(crate) fn skip<M: Memory>(
     mut names: u64,
     count: u32,

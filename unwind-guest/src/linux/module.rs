@@ -69,7 +69,7 @@ impl ModuleList {
         Self { layout, orc, head, next: None, left: MODULES_LIMIT }
     }
 
-    /// The next one; `None` after the last, or after so many that it is no list.
+    /// The next one; `None` after the last, or after more than a list of modules has.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Reads of an interpreter's memory, of which there are only so many: its lists may be in circles, and its
+//! Reads of an interpreter's memory, whose number is bounded: its lists may be in circles, and its
 //! lengths any number.
 
 use unwind_core::{Memory, VirtAddr};
@@ -51,7 +51,7 @@ impl<'m, M: Memory> BoundedMemory<'m, M> {
         Self { memory, left: BYTES }
     }
 
-    /// Counts work on so many bytes that were read before.
+    /// Counts work on `len` bytes that were read before.
     ///
     /// # Errors
     ///

@@ -105,9 +105,7 @@ impl Stacks {
             warnings,
         }
     }
-}
 
-impl Stacks {
     /// Leaves the frames alone that execute calls of an interpreter.
     pub fn keep_interpreted(&mut self) {
         for thread in &mut self.threads {

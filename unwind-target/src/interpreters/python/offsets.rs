@@ -63,7 +63,7 @@ pub(super) struct FrameLayout {
 /// How a frame says where in its code it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// By the number of the last instruction, of so many bytes, and by a line where it is traced: by that
+    /// By the number of the last instruction, of `unit` bytes, and by a line where it is traced: by that
     /// alone if the word at `traced` is not zero.
     Number { at: u64, unit: i64, line: u64, traced: Traced },
     /// By the address of an instruction.

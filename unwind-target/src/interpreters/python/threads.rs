@@ -92,7 +92,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// So many at most.
+    /// `most` steps at most.
     const fn new(most: u32) -> Self {
         Self { left: most, taken: 0, mark: 0 }
     }
