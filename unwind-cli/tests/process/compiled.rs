@@ -45,3 +45,35 @@ fn k7_the_map_of_a_process_in_a_container_is_found_there() {
     let names = functions_once_told(process);
     assert!(names.iter().any(|name| name == "main"), "{names:?}");
 }
+
+#[test]
+fn m1_objects_that_a_compiler_registers_have_rows_names_and_lines() {
+    let (Some(clang), Some(executor)) = (tool("clang-19"), tool("lli-19")) else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/registered.c");
+    let program = scratch("m1_registered").join("registered.bc");
+    let mut command = Command::new(clang);
+    command.args(["-O1", "-g", "-fomit-frame-pointer", "-emit-llvm", "-c", "-o"]);
+    assert!(command.args([&program, &source]).status().unwrap().success());
+    // Both register what they make, the one before and the other after it is placed in memory.
+    for kind in ["mcjit", "orc"] {
+        let mut command = Command::new(&executor);
+        let target = Target::start_command(command.arg(format!("--jit-kind={kind}")).arg(&program));
+        for arguments in [&[][..], &["--live"]] {
+            let mut command = unwind(["stack", "--json", "--pid", &target.id().to_string()]);
+            let output = command.args(arguments).output().unwrap();
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let thread = &threads(&report)[0];
+            assert_eq!(thread["end"]["complete"], true, "{kind}: {thread}");
+            let frames = thread["frames"].as_array().unwrap();
+            let compiled = frames.iter().filter(|frame| frame["object"] == "[jit]");
+            let names: Vec<_> = compiled.clone().map(|frame| frame["function"].as_str()).collect();
+            let recursive = ["recursive"; 4].map(Some);
+            // `main` jumps to it.
+            let expected = [&["compare", "sorted"].map(Some)[..], &recursive].concat();
+            assert_eq!(names, expected, "{kind}: {thread}");
+            assert!(compiled.clone().all(|frame| frame["found_by"] == "cfi"), "{thread}");
+            let lines: Vec<_> = compiled.map(|frame| frame["line"].as_u64()).collect();
+            assert_eq!(lines, [8, 13, 18, 18, 18, 18].map(Some), "{kind}: {thread}");
+        }
+    }
+}

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use rustix::buffer::spare_capacity;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, pread};
 
 use crate::elf::error::{ElfError, Part};
@@ -53,6 +54,18 @@ impl Image {
         match self {
             Self::File { file, .. } => Some(file.try_clone()),
             Self::Bytes(_) => None,
+        }
+    }
+
+    /// The file again, or one in memory with these bytes.
+    pub(super) fn handed_over(&self) -> io::Result<File> {
+        match self {
+            Self::File { file, .. } => file.try_clone(),
+            Self::Bytes(bytes) => {
+                let file = File::from(memfd_create("object", MemfdFlags::CLOEXEC)?);
+                file.write_all_at(bytes, 0)?;
+                Ok(file)
+            }
         }
     }
 

@@ -258,6 +258,11 @@ impl ElfFile {
         self.image.opened()
     }
 
+    /// The file again, or a copy in memory of what was copied from memory.
+    pub(crate) fn handed_over(&self) -> io::Result<File> {
+        self.image.handed_over()
+    }
+
     /// Where the file is, as far as the kernel tells.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.image.path()

@@ -210,6 +210,8 @@ impl<'f> Relocations<'f> {
         let Some((_, symbols)) = &self.symbols else { return Ok(()) };
         let place = usize::try_from(target).ok().and_then(|index| self.sections.get(index));
         let base = place.map_or(0, |section| section.addr);
+        // What is not loaded itself counts from the starts of such sections.
+        let is_loaded = place.is_none_or(|section| section.allocated);
         let endian = self.file.endian;
         let mut one = |offset: u64, kind: u32, symbol: u32, addend: Option<i64>| {
             let fault = |reason| Unresolved { offset, reason };
@@ -217,7 +219,7 @@ impl<'f> Relocations<'f> {
                 Some(None) => Ok(false),
                 None => Err(UnresolvedReason::UnknownType(kind)),
                 Some(Some(kind)) => self
-                    .value(symbols, symbol)
+                    .value(symbols, symbol, is_loaded)
                     .and_then(|value| kind.write(bytes, base, offset, value, addend, endian))
                     .map(|()| kind.is_relative),
             };
@@ -273,8 +275,13 @@ impl<'f> Relocations<'f> {
         Ok(SymbolTable { entries, long_indices })
     }
 
-    /// The address of a symbol.
-    fn value(&self, symbols: &SymbolTable, index: u32) -> Result<u64, UnresolvedReason> {
+    /// The address of a symbol; of one in a section that is loaded, if that is wanted.
+    fn value(
+        &self,
+        symbols: &SymbolTable,
+        index: u32,
+        is_loaded: bool,
+    ) -> Result<u64, UnresolvedReason> {
         let endian = self.file.endian;
         let missing = UnresolvedReason::NoSuchSymbol(index);
         let at = usize::try_from(index).map_err(|_| missing)?;
@@ -289,7 +296,7 @@ impl<'f> Relocations<'f> {
             index => index.0.into(),
         };
         let section = usize::try_from(section).ok().and_then(|index| self.sections.get(index));
-        let section = section.filter(|section| section.allocated).ok_or(missing)?;
+        let section = section.filter(|section| section.allocated || !is_loaded).ok_or(missing)?;
         Ok(section.addr.wrapping_add(value))
     }
 }

@@ -27,8 +27,12 @@ pub struct Section {
 /// The alignment of the made-up addresses.
 const ALIGNMENT: u64 = 16;
 
-/// Gives the loaded sections of an object addresses of their own.
+/// Gives the loaded sections of an object addresses of their own, unless they have some: those of an object
+/// that a compiler has registered are where it was loaded.
 pub(super) fn place(sections: &mut [Section]) {
+    if sections.iter().any(|section| section.allocated && section.addr != 0) {
+        return;
+    }
     let rank = |section: &Section| match (section.allocated, section.executable) {
         (false, _) => None,
         (true, true) => Some(0),

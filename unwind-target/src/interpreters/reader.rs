@@ -11,6 +11,7 @@ use crate::interpreters::python::CPython;
 use crate::interpreters::runs::ReadFrames;
 use crate::loaded::loaded_file::LoadedFile;
 use crate::target::maps::Mapping;
+use crate::target::memory::{PageCache, ProcessMemory};
 use crate::target::registers::{CodeMode, UserRegisters};
 
 /// The interpreters that a program was found to have.
@@ -29,9 +30,18 @@ impl Interpreters {
         Self { python: CPython::find(&mut Objects { mappings, open: &mut open }) }
     }
 
-    /// Whether there is none.
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.python.is_none()
+    /// Reads the frames of these threads of a process that is held; some thread leads to its memory.
+    pub(crate) fn read_process(
+        &self,
+        thread: i32,
+        threads: &[UserRegisters],
+        mappings: &[Mapping],
+    ) -> Vec<ReadFrames> {
+        if self.python.is_none() {
+            return Vec::new();
+        }
+        let Ok(memory) = ProcessMemory::open(thread) else { return Vec::new() };
+        self.read(threads, mappings, &mut PageCache::new(memory))
     }
 
     /// Reads the frames of threads with these registers. `mappings` are those of the same moment.

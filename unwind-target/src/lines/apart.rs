@@ -91,11 +91,9 @@ pub(super) fn ask(
     found: &mut Vec<Places>,
 ) -> Result<(), LinesError> {
     let start = |error: io::Error| LinesError::Start(error.into());
-    // What was copied from memory has no DWARF.
-    let Some(opened) = file.opened() else { return Ok(()) };
     let mut child = command
         .args(addrs.iter().map(|addr| format!("{addr:x}")))
-        .stdin(opened.map_err(start)?)
+        .stdin(file.handed_over().map_err(start)?)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

@@ -34,12 +34,12 @@ pub(super) const fn endian(file: &ElfFile) -> RunTimeEndian {
     }
 }
 
-/// The bytes of a section with this name; none if there is no such section.
+/// The bytes of a section with this name, relocated in an object; none if there is no such section.
 pub(super) fn bytes_of(
     file: &ElfFile,
     all: &[Section],
     name: Option<&str>,
 ) -> Result<Vec<u8>, ElfError> {
     let section = name.and_then(|name| all.iter().find(|it| it.name == name.as_bytes()));
-    section.map_or(Ok(Vec::new()), |section| file.section_bytes(Part::Dwarf, section))
+    section.map_or(Ok(Vec::new()), |section| file.relocated_bytes(Part::Dwarf, section, all))
 }

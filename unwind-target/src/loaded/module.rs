@@ -191,6 +191,43 @@ impl Modules {
         self.text.sort_unstable_by_key(|(range, _)| range.start);
     }
 
+    /// Adds the objects that compilers have registered, whose sections are at their addresses already. What
+    /// is not in code without a file is not theirs.
+    pub(crate) fn add_registered(&mut self, mappings: &[Mapping], objects: Vec<ElfFile>) {
+        for elf in objects {
+            let sections = elf.sections().unwrap_or_default().iter();
+            let code = sections.filter(|section| section.allocated && section.executable);
+            let code = code.filter_map(|section| {
+                let end = section.addr.checked_add(section.size)?;
+                let is_inside = |mapping: &Mapping| {
+                    mapping.range.contains(&section.addr) && end <= mapping.range.end
+                };
+                let mut memory = mappings.iter().filter(|mapping| {
+                    mapping.executable && mapping.is_memory() && is_inside(mapping)
+                });
+                memory.next()?;
+                (section.size != 0 && !self.has_code_in(section.addr..end))
+                    .then_some(section.addr..end)
+            });
+            let code: Vec<_> = code.collect();
+            let Some(start) = code.first().map(|range| range.start) else { continue };
+            let loaded = Rc::new(LoadedFile::from(elf));
+            let image = OnceCell::from(Ok(LoadedImage { file: Rc::clone(&loaded), bias: 0 }));
+            let file = Rc::new(ModuleFile { opened: OnceCell::from(Ok(loaded)), later: None });
+            let index = self.modules.len();
+            self.modules.push(Module { path: "[jit]".into(), file, start, offset: 0, image });
+            self.text.extend(code.into_iter().map(|range| (range, index)));
+            self.text.sort_unstable_by_key(|(range, _)| range.start);
+        }
+    }
+
+    /// Whether a file has code in a range.
+    fn has_code_in(&self, range: Range<u64>) -> bool {
+        let after = self.text.partition_point(|(text, _)| text.start < range.end);
+        let last = after.checked_sub(1).and_then(|at| self.text.get(at));
+        last.is_some_and(|(text, _)| text.end > range.start)
+    }
+
     /// The code that was moved to memory without a file.
     pub(crate) fn remapped(&self) -> &[RemappedText] {
         &self.remapped

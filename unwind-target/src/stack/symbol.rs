@@ -19,8 +19,8 @@ use crate::untrusted::{Escaped, Untrusted, escaped, plain};
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Symbol {
-    /// The path of the file that the code is from, or `[vdso]`, or
-    /// `[anonymous]` for code without a file; nothing where there is no code.
+    /// The path of the file that the code is from; `[vdso]`; `[jit]` if a compiler has registered it by
+    /// GDB's JIT interface; `[anonymous]` for other code without a file; nothing where there is no code.
     pub object: Option<Untrusted>,
     /// The address in the object's link-time addresses.
     #[serde(serialize_with = "optional_hex")]

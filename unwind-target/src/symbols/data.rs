@@ -1,5 +1,6 @@
 //! Where data with given names is, by one look at each symbol.
 
+use memchr::memmem;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, Sym as _};
 use object::{Endianness, LittleEndian, pod};
@@ -46,6 +47,10 @@ fn look_in<const N: usize>(
     let section =
         section.ok_or(ElfError::NoSuchSection { part: Part::SymbolNames, index: table.link })?;
     let texts = file.section_bytes(Part::SymbolNames, section)?;
+    // Most files have none of them, and may have a million others.
+    if names.iter().all(|name| memmem::find(&texts, name).is_none()) {
+        return Ok(());
+    }
     let bytes = file.section_bytes(Part::Symbols, table)?;
     let count = bytes.len().checked_div(size_of::<Entry>()).unwrap_or(0);
     let entries: &[Entry] = pod::slice_from_bytes(&bytes, count).map_or(&[], |(s, _)| s);

@@ -20,6 +20,8 @@ use rustix::io::{Errno, pread, read};
 use crate::files::mapped_file::{ProcessFiles, VDSO_LIMIT};
 use crate::input_error::InputError;
 use crate::interpreters::Interpreters;
+use crate::jit::registered_objects::JitLists;
+use crate::loaded::loaded_file::LoadedFile;
 use crate::loaded::remapped_text::{candidates, places};
 use crate::target::captured_memory::{Copied, is_file_code};
 use crate::target::maps::{self, Access, Backing, Mapping};
@@ -240,10 +242,12 @@ impl Before {
 
     /// The interpreters of the process; `files` are its files.
     pub(crate) fn interpreters(&self, files: &ProcessFiles) -> Interpreters {
-        Interpreters::find(&self.mappings, |mapping| match &mapping.backing {
-            Backing::File(file) => Some(Rc::new(files.open(&mapping.range, file).ok()?.into())),
-            _ => None,
-        })
+        Interpreters::find(&self.mappings, |mapping| open(files, mapping))
+    }
+
+    /// The lists of objects that the compilers of the process register.
+    pub(crate) fn jit_lists(&self, files: &ProcessFiles) -> JitLists {
+        JitLists::find(&self.mappings, |mapping| open(files, mapping))
     }
 
     /// Reads again what is mapped, now that the process stands.
@@ -272,6 +276,13 @@ impl Before {
         }
         let path = format!("/proc/{thread}/mem");
         File::open(&path).map_err(|error| InputError::Read { path: path.into(), error })
+    }
+}
+
+fn open(files: &ProcessFiles, mapping: &Mapping) -> Option<Rc<LoadedFile>> {
+    match &mapping.backing {
+        Backing::File(file) => Some(Rc::new(files.open(&mapping.range, file).ok()?.into())),
+        _ => None,
     }
 }
 

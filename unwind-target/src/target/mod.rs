@@ -33,6 +33,7 @@ use crate::files::mapped_file::{ProcessFiles, Proof, Search, copy_vdso};
 use crate::input_error::InputError;
 use crate::interpreters::Interpreters;
 use crate::interpreters::runs::ReadFrames;
+use crate::jit::registered_objects::JitLists;
 use crate::loaded::module::{Modules, Opening};
 use crate::loaded::module_error::{BuildId, ModuleError};
 use crate::target::capture::{Before, Capture, mappings_and_memory, mappings_of};
@@ -40,11 +41,11 @@ use crate::target::captured_memory::{CapturedMemory, Copied};
 use crate::target::core_file::CoreFile;
 use crate::target::error::TargetError;
 use crate::target::maps::{Backing, Mapping};
-use crate::target::memory::{CoreMemory, PageCache, ProcessMemory};
+use crate::target::memory::{CoreMemory, PageCache};
 use crate::target::pause::{HoldLimit, Pause, PausedProcess, STOPS};
 use crate::target::proc_text::read_text;
 use crate::target::process::Fate;
-use crate::target::process_modules::load_of_process;
+use crate::target::process_modules::{add_registered, load_of_process};
 use crate::target::registers::UserRegisters;
 use crate::target::sleeping::{Awake, SleepingProcess};
 use crate::target::status::Status;
@@ -131,6 +132,10 @@ impl Target {
                 Look::Copies(wanted) if wanted.interpreters => before.interpreters(&files),
                 _ => Interpreters::default(),
             };
+            let jit_lists = match look {
+                Look::InPlace => JitLists::default(),
+                Look::Copies(_) => before.jit_lists(&files),
+            };
             let (hold, held) = Pause::stop(process, limit, || match look {
                 Look::InPlace => {}
                 Look::Copies(_) => before.look_again(),
@@ -150,16 +155,18 @@ impl Target {
                         held.threads.iter().map(|&(_, registers)| registers).collect();
                     let capture = Capture::take(held.some_thread, &registers, before, wanted);
                     let read = |capture: &Capture| {
-                        read_interpreters(&interpreters, &held, &registers, &capture.mappings)
+                        interpreters.read_process(held.some_thread, &registers, &capture.mappings)
                     };
                     let interpreted = capture.as_ref().map_or_else(|_| Vec::new(), read);
+                    let registered = jit_lists.read_process(held.some_thread);
                     match (capture, hold.release()) {
                         (Ok(_), Fate::Ended) => break,
                         (Ok(_), Fate::LetGo { seconds }) => {
                             return Err(TargetError::LetGo { process, seconds });
                         }
                         (Ok(capture), _) => {
-                            let target = Self::of_capture(Found::of(&held), capture, &files);
+                            let found = Found::of(&held);
+                            let target = Self::of_capture(found, capture, &files, registered);
                             return Ok(Self { interpreted, ..target });
                         }
                         (Err(error), fate) => (error.into(), fate),
@@ -183,7 +190,8 @@ impl Target {
         let (mappings, memory) = mappings_and_memory(id)?;
         let mut memory = PageCache::new(memory);
         let files = Rc::new(ProcessFiles::of(id));
-        let modules = load_of_process(&mappings, &files, &mut memory);
+        let mut modules = load_of_process(&mappings, &files, &mut memory);
+        add_registered(&mut modules, &mappings, &mut memory);
         Ok(Self::of_mapped(Found::of(held), mappings, modules, TargetMemory::Process(memory)))
     }
 
@@ -215,14 +223,20 @@ impl Target {
         });
         let found =
             Found { process: sleeping.process, threads: threads.collect(), warnings: Vec::new() };
-        Ok(Self { no_stop: true, ..Self::of_capture(found, capture, &files) })
+        Ok(Self { no_stop: true, ..Self::of_capture(found, capture, &files, Vec::new()) })
     }
 
     /// Looks at what was copied of a process.
-    fn of_capture(found: Found, capture: Capture, files: &Rc<ProcessFiles>) -> Self {
+    fn of_capture(
+        found: Found,
+        capture: Capture,
+        files: &Rc<ProcessFiles>,
+        registered: Vec<ElfFile>,
+    ) -> Self {
         let Capture { mappings, copies, unreadable } = capture;
         let mut memory = CapturedMemory::new(&mappings, copies, unreadable);
-        let modules = load_of_process(&mappings, files, &mut memory);
+        let mut modules = load_of_process(&mappings, files, &mut memory);
+        modules.add_registered(&mappings, registered);
         memory.add_code(&mappings, &modules);
         Self::of_mapped(found, mappings, modules, TargetMemory::Captured(memory))
     }
@@ -343,13 +357,15 @@ impl Target {
             let file = modules.file_of(&mapping.backing)?.get().ok()?;
             Some((mapping.range.clone(), mapping.offset, file))
         }));
+        let mut memory = PageCache::new(memory);
+        add_registered(&mut modules, &notes.mappings, &mut memory);
         Ok(Self {
             process: notes.process,
             program: Untrusted::from(&notes.program),
             threads: notes.threads.iter().map(Thread::from).collect(),
             mappings: notes.mappings,
             modules,
-            memory: TargetMemory::Core(PageCache::new(memory)),
+            memory: TargetMemory::Core(memory),
             warnings: missing_part(path, notes.missing).into_iter().chain(damage).collect(),
             room: Room::of_core(&core),
             interpreted: Vec::new(),
@@ -428,20 +444,6 @@ impl Target {
             _ => Ok(()),
         }
     }
-}
-
-/// Reads the frames of interpreters while a process is held.
-fn read_interpreters(
-    interpreters: &Interpreters,
-    held: &PausedProcess,
-    registers: &[UserRegisters],
-    mappings: &[Mapping],
-) -> Vec<ReadFrames> {
-    if interpreters.is_empty() {
-        return Vec::new();
-    }
-    let Ok(memory) = ProcessMemory::open(held.some_thread) else { return Vec::new() };
-    interpreters.read(registers, mappings, &mut PageCache::new(memory))
 }
 
 /// What was found of the threads of a process.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use unwind_core::Memory;
 
 use crate::files::mapped_file::{ProcessFiles, copy_vdso};
+use crate::jit::registered_objects::JitLists;
 use crate::loaded::module::{Modules, Opening, RemappedText};
 use crate::loaded::remapped_text::candidates;
 use crate::target::maps::{Backing, Mapping};
@@ -28,6 +29,17 @@ pub(crate) fn load_of_process(
     });
     modules.add_remapped(mappings, memory, open);
     modules
+}
+
+/// Adds the objects that compilers have registered, of a process that stands still or of a core file.
+pub(crate) fn add_registered(
+    modules: &mut Modules,
+    mappings: &[Mapping],
+    memory: &mut impl Memory,
+) {
+    let open = |mapping: &Mapping| modules.file_of(&mapping.backing)?.get().ok();
+    let objects = JitLists::find(mappings, open).read(memory);
+    modules.add_registered(mappings, objects);
 }
 
 /// The code of files that a process has moved to memory without a file.
