@@ -44,6 +44,8 @@ struct rings {
 	struct ring __percpu *each;
 	/* Whose numbers of tasks records have. */
 	struct pid_namespace *pids;
+	/* None before had it. */
+	u64 serial;
 	u64 stride;
 };
 

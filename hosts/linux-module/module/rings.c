@@ -33,8 +33,12 @@ struct ring {
 
 struct record {
 	struct ring *ring;
-	u64 at;
+	/* Where the next word goes, and where the ring ends. */
+	u64 *next;
+	u64 *end;
 };
+
+static atomic64_t serials = ATOMIC64_INIT(0);
 
 int rings_make(struct rings *rings, u32 bytes)
 {
@@ -60,6 +64,7 @@ int rings_make(struct rings *rings, u32 bytes)
 		ring->page->data_size = bytes;
 	}
 	rings->pids = get_pid_ns(task_active_pid_ns(current));
+	rings->serial = atomic64_inc_return(&serials);
 	return 0;
 }
 
@@ -87,9 +92,10 @@ int rings_map(struct rings *rings, struct vm_area_struct *vma)
 	return remap_vmalloc_range(vma, per_cpu_ptr(rings->each, cpu)->page, 0);
 }
 
-/* Bytes of the ring, or false if there is no room. */
-static bool reserve(struct ring *ring, u64 bytes, u64 *at)
+/* False if there is no room. */
+static bool reserve(struct record *record, u64 bytes)
 {
+	struct ring *ring = record->ring;
 	long head = local_read(&ring->head), old;
 
 	for (;;) {
@@ -103,16 +109,16 @@ static bool reserve(struct ring *ring, u64 bytes, u64 *at)
 			break;
 		head = old;
 	}
-	*at = head;
+	record->next = ring->words + (head & (ring->bytes - 1)) / sizeof(u64);
+	record->end = ring->words + ring->bytes / sizeof(u64);
 	return true;
 }
 
-static void put(struct record *record, u64 word)
+static __always_inline void put(struct record *record, u64 word)
 {
-	struct ring *ring = record->ring;
-
-	ring->words[(record->at & (ring->bytes - 1)) / sizeof(u64)] = word;
-	record->at += sizeof(u64);
+	*record->next++ = word;
+	if (unlikely(record->next == record->end))
+		record->next = record->ring->words;
 }
 
 static void put_halves(struct record *record, u32 low, u32 high)
@@ -138,7 +144,7 @@ static void put_lost(struct ring *ring, struct who who)
 	const u64 words = 3 + SAMPLE_ID_WORDS;
 	long lost;
 
-	if (likely(!local_read(&ring->lost)) || !reserve(ring, words * sizeof(u64), &record.at))
+	if (likely(!local_read(&ring->lost)) || !reserve(&record, words * sizeof(u64)))
 		return;
 	lost = local_xchg(&ring->lost, 0);
 	put_header(&record, PERF_RECORD_LOST, 0, words);
@@ -157,7 +163,7 @@ static bool begin(struct record *record, struct rings *rings, struct who who, u6
 	record->ring = ring;
 	local_inc(&ring->nested);
 	put_lost(ring, who);
-	if (reserve(ring, words * sizeof(u64), &record->at))
+	if (reserve(record, words * sizeof(u64)))
 		return true;
 	local_inc(&ring->lost);
 	this_cpu_inc(counts.no_room);
@@ -213,12 +219,12 @@ static u32 kernel_stack(struct pt_regs *regs, unsigned long *frames, u32 *from)
 	return len - at;
 }
 
-void put_sample(struct rings *rings, struct who who, struct pt_regs *regs, u64 period, u64 cookie)
+static void put_chain(struct rings *rings, struct who who, struct pt_regs *regs, u64 period, u64 cookie,
+		      const unsigned long *frames, u32 len)
 {
-	unsigned long frames[MAX_KERNEL_FRAMES];
-	u32 from = 0, len = user_mode(regs) ? 0 : kernel_stack(regs, frames, &from), at;
 	u64 chain = (len ? 1 + len : 0) + (cookie ? 2 : 0), words = 7 + chain;
 	struct record record;
+	u32 at;
 
 	if (begin(&record, rings, who, words)) {
 		put_header(&record, PERF_RECORD_SAMPLE,
@@ -230,13 +236,30 @@ void put_sample(struct rings *rings, struct who who, struct pt_regs *regs, u64 p
 		if (len)
 			put(&record, PERF_CONTEXT_KERNEL);
 		for (at = 0; at < len; at++)
-			put(&record, frames[from + at]);
+			put(&record, frames[at]);
 		if (cookie) {
 			put(&record, CONTEXT_USER_DEFERRED);
 			put(&record, cookie);
 		}
 	}
 	end(&record);
+}
+
+/* With the kernel's stack, for which samples of user code need no room. */
+static noinline void put_kernel_sample(struct rings *rings, struct who who, struct pt_regs *regs, u64 period, u64 cookie)
+{
+	unsigned long frames[MAX_KERNEL_FRAMES];
+	u32 from, len = kernel_stack(regs, frames, &from);
+
+	put_chain(rings, who, regs, period, cookie, frames + from, len);
+}
+
+void put_sample(struct rings *rings, struct who who, struct pt_regs *regs, u64 period, u64 cookie)
+{
+	if (user_mode(regs))
+		put_chain(rings, who, regs, period, cookie, NULL, 0);
+	else
+		put_kernel_sample(rings, who, regs, period, cookie);
 }
 
 void put_stack(struct rings *rings, struct who who, u64 cookie, const struct unwind_stack *stack)

@@ -184,19 +184,21 @@ int32_t unwind_host_find_module(void *context, uint64_t pc)
 	return !error;
 }
 
+static noinline int32_t read_bytes(void *to, u64 addr, size_t len)
+{
+	return copy_from_user(to, (void __user *)addr, len) ? UNWIND_READ_INVALID : UNWIND_READ_DONE;
+}
+
 int32_t unwind_host_read(void *context, void *to, uint64_t addr, size_t len)
 {
-	int error;
+	u64 word;
 
-	if (likely(len == sizeof(u64))) {
-		u64 word;
-
-		error = get_user(word, (u64 __user *)addr);
-		memcpy(to, &word, sizeof(word));
-	} else {
-		error = copy_from_user(to, (void __user *)addr, len) != 0;
-	}
-	return error ? UNWIND_READ_INVALID : UNWIND_READ_DONE;
+	if (unlikely(len != sizeof(word)))
+		return read_bytes(to, addr, len);
+	if (get_user(word, (u64 __user *)addr))
+		return UNWIND_READ_INVALID;
+	memcpy(to, &word, sizeof(word));
+	return UNWIND_READ_DONE;
 }
 
 /* No walk here is without faults. */

@@ -97,8 +97,8 @@ static void count_outcome(int outcome)
 /* A sample of the current task. Interrupt or NMI. */
 void task_sample(struct rings *rings, struct pt_regs *regs, u64 period)
 {
-	struct who who = rings_who(rings, current);
 	struct task *task = NULL;
+	struct who who;
 	u64 cookie = 0;
 
 	this_cpu_inc(counts.samples);
@@ -108,8 +108,14 @@ void task_sample(struct rings *rings, struct pt_regs *regs, u64 period)
 			this_cpu_inc(counts.no_task);
 	}
 	if (task) {
-		task->who = who;
+		if (unlikely(task->who_serial != rings->serial)) {
+			task->who = rings_who(rings, current);
+			task->who_serial = rings->serial;
+		}
+		who = task->who;
 		count_outcome(unwind_request(&task->unwind, client, &cookie));
+	} else {
+		who = rings_who(rings, current);
 	}
 	put_sample(rings, who, regs, period, cookie);
 }
@@ -341,6 +347,8 @@ static void on_exec(void *unused, struct task_struct *of, pid_t old_pid, void *p
 	if (!task)
 		return;
 	forget_space(task);
+	/* Another thread than the first takes its number. */
+	task->who_serial = 0;
 	do
 		abandon(task, UNWIND_LOSS_EXEC);
 	while (unwind_reopen(&task->unwind) == UNWIND_RETURN_PENDING);

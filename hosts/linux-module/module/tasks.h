@@ -8,7 +8,9 @@
 struct task {
 	struct unwind_task unwind;
 	struct task_struct *task;
+	/* Of the rings with this number. */
 	struct who who;
+	u64 who_serial;
 	struct callback_head work;
 	struct irq_work irq;
 	/* The work, or what queues it, is queued; so the module is in use. */

@@ -65,7 +65,11 @@ def inject(path, hertz, stop):
     return sent
 
 
-def boot(packages, module, programs, scene, nmis=0, memory="384M"):
+# One CPU, whose clock goes on by a nanosecond with each instruction.
+COUNTED = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-smp", "1"]
+
+
+def boot(packages, module, programs, scene, nmis=0, machine=("-accel", "tcg,thread=multi", "-smp", "2")):
     """What the guest has printed, the files that it has sent, and how many NMIs it got."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -76,7 +80,7 @@ def boot(packages, module, programs, scene, nmis=0, memory="384M"):
         files += [("busybox", (packages / "busybox").read_bytes(), 0o100755), ("unwind.ko", stripped.read_bytes(), 0o100644)]
         files += [(path.name, path.read_bytes(), 0o100755) for path in sorted(programs.iterdir())]
         (folder / "initrd").write_bytes(archive(files))
-        command = ["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,cx16=off", "-m", memory, "-smp", "2"]
+        command = ["qemu-system-x86_64", "-machine", "q35", "-cpu", "max,cx16=off", "-m", "384M", *machine]
         command += ["-display", "none", "-nodefaults", "-no-reboot", "-kernel", packages / "vmlinuz"]
         command += ["-initrd", folder / "initrd", "-append", "console=ttyS0 panic=-1 no_timer_check quiet"]
         command += ["-serial", f"file:{folder}/console", "-serial", f"file:{folder}/files"]
@@ -150,7 +154,29 @@ SCENES = {
     "held": (record("held", "victim-bare", "600", options="-t /victim-bare:/bare.sframe:0"), 0),
     # All of it at once, of the whole system.
     "storm": (STORM, 0),
+    # Instructions of a sample, by the difference of a long and a short run; what the kernel does once is over by then.
+    "costs": ("sleep 20; costs module /victim-eh 100 >/dev/null\n"
+              + "".join(f"costs {kind} /{victim} {rounds}\n" for victim in ("victim-eh", "victim-sframe")
+                        for kind in ("none", "perf", "chain", "module") for rounds in (500, 2500)), 0),
 }
+
+
+# What a sample of the module may take more than one of perf without a call chain.
+MOST_INSTRUCTIONS = 3400
+
+
+def costs(console):
+    """Instructions that a sample takes, by the program and who takes it: in words, and whether they are too many."""
+    took = {}
+    for kind, program, rounds, time, samples in re.findall(r"COST (\S+) (\S+) (\d+) (\d+) (\d+)", console):
+        short, few = took.get((program, kind), (0, 0))
+        took[program, kind] = int(time) - short, int(samples) - few
+    for (program, kind), (time, samples) in took.items():
+        if samples:
+            each = (time - took[program, "none"][0]) / samples
+            bare, of = took[program, "perf"]
+            above = each - (bare - took[program, "none"][0]) / of
+            yield f"{program} {kind}: {each:.0f} instructions a sample, of {samples}", above > MOST_INSTRUCTIONS
 
 
 def run(scene, packages, module, programs):
@@ -158,7 +184,7 @@ def run(scene, packages, module, programs):
     script, nmis = SCENES[scene]
     for _ in range(2):
         begun = time.monotonic()
-        console, files, sent = boot(packages, module, programs, script, nmis)
+        console, files, sent = boot(packages, module, programs, script, nmis, *([COUNTED] if scene == "costs" else []))
         # What fails before the module is loaded is the emulator's, or the kernel's own.
         if "DONE" in console or "LOADED" in console and BAD.search(console):
             break
@@ -171,6 +197,9 @@ def run(scene, packages, module, programs):
     for line in console.splitlines():
         if "COUNTS" in line:
             print("   ", line.strip())
+    for line, is_too_many in costs(console):
+        print(f"    {line}")
+        faults += ["too many instructions"] * is_too_many
     if nmis and sent < 30:
         faults.append("too few NMIs")
     for name, data in files.items():
@@ -189,4 +218,5 @@ def main():
     sys.exit(0 if all(results) else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()
