@@ -1,5 +1,5 @@
-//! The code in which a context of `makecontext` starts: its function returns there, and nothing is
-//! above.
+//! The code in which a context of `makecontext`, or of Boost's `make_fcontext`, starts: its function
+//! returns there, and nothing is above.
 
 use unwind_core::{FrameContext, FramePc, Memory, Origin, Row, WordSize};
 
@@ -19,6 +19,13 @@ const CODE: usize = 40;
 /// (a call of setcontext)
 /// last: (the exit code as an argument) call exit; hlt
 /// ```
+///
+/// Boost has, for 64-bit code, of which the first two instructions enter the context:
+///
+/// ```text
+/// push rbp; jmp rbx
+/// xor rdi, rdi; call _exit; hlt
+/// ```
 pub(crate) fn context_start<R, M: Memory>(
     word: WordSize,
     frame: &FrameContext<'_, R>,
@@ -26,8 +33,21 @@ pub(crate) fn context_start<R, M: Memory>(
 ) -> Option<Row> {
     let FramePc::Return(pc) = frame.pc() else { return None };
     let code = Window::<CODE>::after(pc, mem);
-    let row = || Row::outermost().with_origin(Origin::Instructions);
-    starts_context(word, code.bytes()).then(row)
+    let is_start = starts_context(word, code.bytes())
+        || word == WordSize::Eight
+            && ends_context(code.bytes())
+            && Window::<ENTRY>::before(pc, mem).bytes() == ENTERS;
+    is_start.then(|| Row::outermost().with_origin(Origin::Instructions))
+}
+
+/// How long that is by which Boost enters a context, in bytes.
+const ENTRY: usize = 3;
+
+/// `push rbp; jmp rbx`.
+const ENTERS: [u8; ENTRY] = [0x55, 0xff, 0xe3];
+
+fn ends_context(code: &[u8]) -> bool {
+    matches!(code, [0x48, 0x31, 0xff, 0xe8, _, _, _, _, 0xf4, ..])
 }
 
 fn starts_context(word: WordSize, code: &[u8]) -> bool {
@@ -53,6 +73,8 @@ fn starts_context(word: WordSize, code: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use unwind_core::{SliceMemory, VirtAddr};
+
     use super::*;
 
     /// Of Debian's libc6 2.36, and of libc6-i386.
@@ -65,6 +87,39 @@ mod tests {
         0x02, 0x31, 0xc0, 0x83, 0xe4, 0xf0, 0x83, 0xec, 0x0c, 0x50, 0xe8, 0x47, 0xef, 0xff, 0xff,
         0xf4,
     ];
+
+    /// Of Debian's libboost-context 1.74, from what enters the context on.
+    const BOOSTS: [u8; 12] =
+        [0x55, 0xff, 0xe3, 0x48, 0x31, 0xff, 0xe8, 0x49, 0xfe, 0xff, 0xff, 0xf4];
+
+    /// Whether the function of a context returns to code after those that enter it.
+    fn is_outermost(code: &[u8]) -> bool {
+        let start = VirtAddr::new(0x1000);
+        let Some(pc) = start.checked_add(3) else { return false };
+        let frame = FrameContext::new(FramePc::Return(pc), 0, None, None::<&()>);
+        let mut page = [0; 64];
+        for (to, from) in page.iter_mut().zip(code) {
+            *to = *from;
+        }
+        let mut mem = SliceMemory::new(start, &page);
+        context_start(WordSize::Eight, &frame, &mut mem).is_some_and(|row| row.is_outermost())
+    }
+
+    #[test]
+    fn u10_a_context_of_boost_ends_where_its_function_returns_to() {
+        assert!(is_outermost(&BOOSTS));
+        for len in 0..BOOSTS.len() {
+            assert!(!is_outermost(BOOSTS.get(..len).unwrap_or_default()), "{len}");
+        }
+        for at in 0..BOOSTS.len() {
+            let mut changed = BOOSTS;
+            if let Some(byte) = changed.get_mut(at) {
+                *byte ^= 0x81;
+            }
+            // What is called may be anything.
+            assert_eq!(is_outermost(&changed), matches!(at, 7..11), "{at}");
+        }
+    }
 
     #[test]
     fn u10_the_code_that_a_context_starts_in_is_known_as_a_whole() {
