@@ -110,6 +110,8 @@ void task_sample(struct rings *rings, struct pt_regs *regs, u64 period)
 	if (task) {
 		if (unlikely(task->who_serial != rings->serial)) {
 			task->who = rings_who(rings, current);
+			/* An NMI here takes its own. */
+			barrier();
 			task->who_serial = rings->serial;
 		}
 		who = task->who;
