@@ -84,10 +84,10 @@ fn registers_that_lead_to_no_stack_and_frames_without_end_have_a_reason() {
     let Some(program) = hostile("in_kernel_registers") else { return };
     let Some(ledger) = recorded(&program, &["registers", "1"]) else { return };
     let absent = ledger["incomplete"]["stack-not-resident"].as_u64().unwrap_or(0);
-    assert!(absent > 50, "{ledger}");
+    assert!(absent > 20, "{ledger}");
     let Some(ledger) = recorded(&program, &["loops", "1"]) else { return };
     let cut = ledger["incomplete"]["frame-limit"].as_u64().unwrap_or(0);
-    assert!(cut > 50 && number(&ledger, "complete") * 10 < cut, "{ledger}");
+    assert!(cut > 20 && number(&ledger, "complete") * 10 < cut, "{ledger}");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_walk_does_not_wait_for_pages_that_another_program_has_to_bring_in() {
     let Some(ledger) = recorded(&program, &["faults", "2"]) else { return };
     // A thread that waits once has no more samples.
     let absent = ledger["incomplete"]["stack-not-resident"].as_u64().unwrap_or(0);
-    assert!(absent > 100, "{ledger}");
+    assert!(absent > 20, "{ledger}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_page_that_goes_while_it_is_copied_holds_up_no_other_record() {
     let Some(program) = hostile("in_kernel_drops") else { return };
     let Some(ledger) = recorded(&program, &["drops", "2"]) else { return };
     let written = number(&ledger, "written");
-    assert!(written > 50 && number(&ledger, "lost") == 0, "{ledger}");
+    assert!(written > 20 && number(&ledger, "lost") == 0, "{ledger}");
     assert!(number(&ledger, "unmatched") * 50 < written, "{ledger}");
 }
 
@@ -113,7 +113,7 @@ fn more_files_than_there_is_room_for_and_60_000_mappings_take_bounded_memory() {
     let Some(program) = hostile("in_kernel_mappings") else { return };
     for arguments in [&["files", "4", "4500"][..], &["mappings", "1", "60000"], &["remaps", "1"]] {
         let Some(ledger) = recorded(&program, arguments) else { return };
-        assert!(number(&ledger, "written") > 100, "{ledger}");
+        assert!(number(&ledger, "written") > 30, "{ledger}");
         assert_eq!((number(&ledger, "lost"), number(&ledger, "unmatched")), (0, 0), "{ledger}");
     }
 }
@@ -136,7 +136,7 @@ fn a_table_of_random_bytes_costs_its_own_file_the_frames() {
     drop(file);
     let code = ["code", "1", lies.to_str().unwrap()];
     let Some(ledger) = recorded(&program, &code) else { return };
-    assert!(number(&ledger, "written") > 100, "{ledger}");
+    assert!(number(&ledger, "written") > 30, "{ledger}");
     assert_eq!((number(&ledger, "lost"), number(&ledger, "unmatched")), (0, 0), "{ledger}");
 }
 
@@ -152,10 +152,10 @@ fn two_recorders_of_a_process_have_all_its_stacks_each() {
         let data = recorder.data.clone();
         let Some(ledger) = recorder.finish() else { return };
         let (written, complete) = (number(&ledger, "written"), number(&ledger, "complete"));
-        assert!(written > 100 && complete * 100 >= written * 97, "{ledger}");
+        assert!(written > 30 && complete * 100 >= written * 97, "{ledger}");
         let names = stacks(&data);
         let deep = names.iter().filter(|stack| stack.iter().any(|name| name == "innermost"));
-        assert!(deep.count() > 50, "{ledger}");
+        assert!(deep.count() > 20, "{ledger}");
     }
 }
 
