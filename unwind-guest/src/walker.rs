@@ -1,6 +1,6 @@
 //! The walk of a vCPU's stack.
 
-use unwind_core::{CacheStats, End, RowCache, RowSource, Walker};
+use unwind_core::{CacheStats, End, KeyedRange, RowCache, RowKeys, RowSource, VirtAddr, Walker};
 use unwind_x86::paging::{PagedMemory, PhysicalMemory};
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, X86_64, X86_64Regs};
 
@@ -16,7 +16,8 @@ const PAGES: usize = 32;
 /// Walks the stacks of the vCPUs of one guest, one at a time.
 ///
 /// `K` has the rows of the kernel, `U` those of 64-bit and `I` those of 32-bit user code, or of a 32-bit
-/// kernel. Rows of the kernel are kept, `ROWS` at most (a power of two), since all its tasks have them.
+/// kernel. Rows are kept, `ROWS` at most of each (a power of two): those of the kernel, since all its tasks have them, and
+/// those of 64-bit user code that the host has [keys](Self::walk_by_key) for.
 ///
 /// Where a source has no row, a frame pointer is followed, and the frame that it leads to is marked as one
 /// before which callers may be missing. Whoever wants another fallback, or more of a frame, has the parts
@@ -28,6 +29,7 @@ pub struct GuestWalker<K, U, I, const ROWS: usize = 1024> {
     user: U,
     narrow: I,
     rows: RowCache<ROWS>,
+    user_rows: RowCache<ROWS>,
 }
 
 impl<K, U, I, const ROWS: usize> GuestWalker<K, U, I, ROWS>
@@ -39,7 +41,7 @@ where
     /// A walker with these sources; [`Empty`](unwind_core::Empty) is one without rows.
     #[must_use]
     pub fn new(kernel: K, user: U, narrow: I) -> Self {
-        Self { kernel, user, narrow, rows: RowCache::new() }
+        Self { kernel, user, narrow, rows: RowCache::new(), user_rows: RowCache::new() }
     }
 
     /// Walks the stack of what a vCPU executes into `stack`, which is emptied first. It must not run
@@ -48,6 +50,21 @@ where
         &mut self,
         vcpu: &VcpuRegisters,
         physical: P,
+        stack: &mut GuestStack<N>,
+    ) {
+        self.walk_by_key(vcpu, physical, NoKeys, stack);
+    }
+
+    /// The same where the host knows which tables the user code of the vCPU's address space has: their rows are
+    /// kept for all address spaces that have these tables. `keys` is of this address space as it is now.
+    ///
+    /// A number of a table must stand for the same bytes always: of a program, that is its build, not its
+    /// path and not its process.
+    pub fn walk_by_key<P: PhysicalMemory, Q: RowKeys, const N: usize>(
+        &mut self,
+        vcpu: &VcpuRegisters,
+        physical: P,
+        keys: Q,
         stack: &mut GuestStack<N>,
     ) {
         stack.clear();
@@ -59,12 +76,14 @@ where
             _ if vcpu.is_user() => {
                 stack.user_code = UserCode::Running;
                 let regs = (vcpu.x86_64_registers(), vcpu.ia32_registers());
-                self.walk_user(vcpu.x86_64(), code, regs, &mut memory, &mut stack.user);
+                let part = &mut stack.user;
+                self.walk_user((vcpu.x86_64(), code), regs, keys, &mut memory, part);
             }
             CodeKind::X86_64 => {
                 self.walk_kernel(vcpu, &mut memory, &mut stack.kernel);
                 if ends(&stack.kernel) {
-                    stack.user_code = self.walk_entered(vcpu, &mut memory, &mut stack.user);
+                    let part = &mut stack.user;
+                    stack.user_code = self.walk_entered(vcpu, keys, &mut memory, part);
                 }
             }
             CodeKind::Ia32 { .. } => {
@@ -74,10 +93,14 @@ where
         }
     }
 
-    /// How often a row of the kernel was kept, and how often it was looked up.
+    /// How often a row was kept, and how often it was looked up.
     #[must_use]
     pub fn rows(&self) -> CacheStats {
-        self.rows.stats()
+        let (mut rows, user) = (self.rows.stats(), self.user_rows.stats());
+        rows.hits = rows.hits.saturating_add(user.hits);
+        rows.misses = rows.misses.saturating_add(user.misses);
+        rows.unkept = rows.unkept.saturating_add(user.unkept);
+        rows
     }
 
     fn walk_kernel<P: PhysicalMemory, const N: usize>(
@@ -98,12 +121,13 @@ where
     fn walk_entered<P: PhysicalMemory, const N: usize>(
         &mut self,
         vcpu: &VcpuRegisters,
+        keys: impl RowKeys,
         memory: &mut PagedMemory<P, PAGES>,
         part: &mut Part<N>,
     ) -> UserCode {
         match self.kernel.entry().user_code(memory) {
             Ok((code, Interrupted { x86_64, ia32, .. })) => {
-                self.walk_user(vcpu.x86_64(), code, (x86_64, ia32), memory, part);
+                self.walk_user((vcpu.x86_64(), code), (x86_64, ia32), keys, memory, part);
                 UserCode::Entered
             }
             Err(why) => why,
@@ -112,9 +136,9 @@ where
 
     fn walk_user<P: PhysicalMemory, const N: usize>(
         &mut self,
-        cpu: X86_64,
-        code: CodeKind,
+        (cpu, code): (X86_64, CodeKind),
         (wide, narrow): (X86_64Regs, Ia32Regs),
+        keys: impl RowKeys,
         memory: &mut PagedMemory<P, PAGES>,
         part: &mut Part<N>,
     ) {
@@ -122,7 +146,8 @@ where
             return self.walk_narrow(code, narrow, memory, part);
         }
         part.code = Some(code);
-        let walker = Walker::new(cpu, &mut self.user).fallback(FramePointers);
+        let walker = Walker::new(cpu, &mut self.user).cache_by_key(&mut self.user_rows, keys);
+        let walker = walker.fallback(FramePointers);
         let mut walker = walker.return_addresses(AddressHalf::User);
         walker.trace(wide, memory, &mut part.trace);
         part.keep_fault(memory.last_fault());
@@ -141,6 +166,15 @@ where
         let mut walker = Walker::new(arch, &mut self.narrow).fallback(FramePointers);
         walker.trace(regs, memory, &mut part.trace);
         part.keep_fault(memory.last_fault());
+    }
+}
+
+/// No table of user code is known.
+struct NoKeys;
+
+impl RowKeys for NoKeys {
+    fn find(&mut self, _: VirtAddr) -> Option<KeyedRange> {
+        None
     }
 }
 

@@ -12,12 +12,18 @@
 mod guest;
 
 use guest::*;
-use unwind_core::{End, Origin, ReadError, StepError, Trace, VirtAddr};
+use std::cell::Cell;
+
+use unwind_core::{
+    End, FrameContext, KeyedRange, Memory, Origin, ReadError, Row, RowKey, RowKeys, RowSource,
+    StepError, Trace, VirtAddr,
+};
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::paging::{Fault, PagingMode};
 use unwind_guest::{
     CodeKind, GuestStack, GuestWalker, KernelFramePointers, Segment, UserCode, VcpuRegisters,
 };
+use unwind_x86::{X86_64, X86_64Regs};
 
 fn pcs(trace: Option<&Trace>) -> Vec<u64> {
     trace.map(|trace| trace.pcs().map(VirtAddr::get).collect()).unwrap_or_default()
@@ -61,6 +67,54 @@ fn a_system_call_has_both_parts() {
         assert_eq!(origins, [Origin::Registers, Origin::Table]);
         assert_eq!(stack.user().unwrap().end(), Some(End::ZeroReturnAddress));
     }
+}
+
+/// Rows of user code, and how often they are looked up.
+struct Counted<'c>(&'c Cell<u32>);
+
+impl RowSource<X86_64> for Counted<'_> {
+    type Error = core::convert::Infallible;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, Self::Error> {
+        self.0.set(self.0.get() + 1);
+        RowSource::<X86_64>::row(&mut Plain(16), frame, mem)
+    }
+}
+
+/// The table of this number has the program's rows.
+struct Table(u64);
+
+impl RowKeys for Table {
+    fn find(&mut self, _: VirtAddr) -> Option<KeyedRange> {
+        let text = VirtAddr::new(USER)..VirtAddr::new(USER + 0x1000);
+        Some(KeyedRange { text, key: RowKey { table: self.0, offset: 0 } })
+    }
+}
+
+#[test]
+fn rows_of_user_code_are_kept_by_their_table_and_not_for_another() {
+    let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
+    let (tables, count) = ([orc.table()], Cell::new(0));
+    let orc_rows = OrcRows::new(&tables);
+    let mut walker = GuestWalker::<_, _, _, 64>::new(orc_rows, Counted(&count), Plain(8));
+    let mut lookups = |table: Option<u64>| {
+        count.set(0);
+        let mut stack = GuestStack::<16>::new();
+        match table {
+            Some(table) => walker.walk_by_key(&vcpu, guest.memory(), Table(table), &mut stack),
+            None => walker.walk(&vcpu, guest.memory(), &mut stack),
+        }
+        assert_eq!(pcs(stack.user()), [USER, USER + 0x20]);
+        count.get()
+    };
+    assert_eq!(
+        [Some(1), Some(1), Some(2), Some(1), None, None].map(&mut lookups),
+        [2, 0, 2, 0, 2, 2]
+    );
 }
 
 #[test]

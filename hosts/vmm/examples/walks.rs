@@ -27,7 +27,7 @@ fn main() {
     let (mut walker, mut stack) = (tables.walker(), GuestStack::<126>::new());
     let registers = vcpu.registers();
     for _ in 0..walks {
-        walker.walk(black_box(&registers), ResidentMemory(&ram), &mut stack);
+        walker.walk_by_key(black_box(&registers), ResidentMemory(&ram), &tables, &mut stack);
         let frames = [stack.kernel(), stack.user()].map(|part| part.map_or(0, Trace::len));
         assert!(frames == [12, 20] && stack.is_complete(), "{stack:?}");
     }

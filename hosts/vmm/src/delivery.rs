@@ -57,7 +57,8 @@ pub(crate) fn walk_patiently(standing: mpsc::Receiver<Standing>, ring: &Ring, sh
     let mut walker = shared.tables.walker();
     let mut stack = GuestStack::new();
     for Standing { task, registers, done } in standing {
-        walker.walk(&registers, VmMemory::new(shared.ram.memory()), &mut stack);
+        let memory = VmMemory::new(shared.ram.memory());
+        walker.walk_by_key(&registers, memory, &shared.tables, &mut stack);
         hand_out(task, ring, &registers, &stack, shared);
         // The vCPU's thread waits for it.
         let _ = done.send(());

@@ -63,7 +63,8 @@ impl<V: Vcpu> VcpuThread<'_, V> {
         let registers = self.vcpu.registers();
         self.shared.put_pages_away(self.task.number);
         self.task.is_walking.store(true, Ordering::Relaxed);
-        self.walker.walk(&registers, ResidentMemory(&self.shared.ram), &mut self.stack);
+        let memory = ResidentMemory(&self.shared.ram);
+        self.walker.walk_by_key(&registers, memory, &self.shared.tables, &mut self.stack);
         self.task.is_walking.store(false, Ordering::Relaxed);
         let counts = &self.task.counts;
         if self.stack.is_retryable() {

@@ -1,7 +1,7 @@
 //! From the registers of a vCPU to its stack.
 
 use unwind_cfi::{CfiAbi, CfiSection, CfiSource, CfiTable};
-use unwind_core::{Empty, Module, ModuleMap, VirtAddr};
+use unwind_core::{Empty, KeyedRange, Module, ModuleMap, RowKey, RowKeys, VirtAddr};
 use unwind_guest::GuestWalker;
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 
@@ -39,5 +39,13 @@ impl GuestTables {
     /// A walker that has kept nothing yet.
     pub fn walker(&self) -> Walker<'_> {
         GuestWalker::new(OrcRows::new(&self.kernel), CfiSource::new(&self.user), Empty)
+    }
+}
+
+/// What names the rows of user code: there is one program, in each address space of the guest.
+impl RowKeys for &GuestTables {
+    fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange> {
+        let Module { text, .. } = self.user.find(addr)?;
+        Some(KeyedRange { text: text.clone(), key: RowKey { table: 1, offset: 0 } })
     }
 }
