@@ -59,13 +59,18 @@ impl Kallsyms {
         }
         let mut window = Window::new(mem);
         let start = self.tables.address(index, &mut window)?;
+        let next = index.saturating_add(1);
+        let end = match next < self.tables.count {
+            true => self.tables.address(next, &mut window)?,
+            false => start,
+        };
         let marker = u64::from(index / GROUP).wrapping_mul(4);
         let marker = window.u32(self.tables.markers.wrapping_add(marker))?;
         let group = self.tables.names.wrapping_add(marker.into());
         let at = skip(group, index % GROUP, &mut window).ok_or(LinuxError::NoSymbols)?;
         let (mut name, _) = self.name(at, &mut window)?;
         let kind = name.take_first().unwrap_or_default();
-        Ok(Some(Symbol { start: VirtAddr::new(start), kind, name }))
+        Ok(Some(Symbol { start: VirtAddr::new(start), end: VirtAddr::new(end), kind, name }))
     }
 
     /// The last symbol that begins at an address or before; of several that begin there, the first, as
@@ -84,7 +89,12 @@ impl Kallsyms {
         let Some(last) = after.checked_sub(1) else { return Ok(None) };
         let start = self.tables.address(last, &mut window)?;
         let first = self.first_from(start, &mut window)?;
-        self.get(first, mem)
+        let end = match after < self.tables.count {
+            true => self.tables.address(after, &mut window)?,
+            false => start,
+        };
+        let found = self.get(first, mem)?;
+        Ok(found.map(|found| Symbol { end: VirtAddr::new(end), ..found }))
     }
 
     /// The index of the first symbol that begins there or after it.

@@ -176,6 +176,21 @@ impl GuestLinux {
         Task::current(places, layout, cpu, mem).map(Some)
     }
 
+    /// The same of the CPU whose area for variables of its own begins there: in the kernel the base of its segment GS
+    /// is that, in user code the base that it will have in the kernel (`IA32_KERNEL_GS_BASE`).
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn task_of_area<M: Memory>(
+        &self,
+        area: VirtAddr,
+        mem: &mut M,
+    ) -> Result<Option<Task>, LinuxError> {
+        let Some((places, layout)) = self.task_places.zip(self.task) else { return Ok(None) };
+        Task::of_area(area.get(), places, layout, mem).map(Some)
+    }
+
     /// Where the page is that an access of a task to this address would bring, if the kernel has it in memory: of a
     /// file that is mapped there. It takes the table's entry for the address to be empty: what has been there once, and
     /// is not now, is not what the file has. Linux 6.1 and later; `None` where it is not known.

@@ -157,9 +157,13 @@ impl Module {
         };
         let mut window = Window::new(mem);
         let mut best: Option<(u64, SymbolName)> = None;
+        let mut end = self.text.end;
         for index in 1..count.min(MODULE_SYMBOLS_LIMIT) {
             let at = table.wrapping_add(u64::from(index).wrapping_mul(24));
             let value = window.u64(at.wrapping_add(8))?;
+            if value > addr.get() {
+                end = end.min(value);
+            }
             let is_better = best.is_none_or(|(best, _)| value > best);
             let is_here = value <= addr.get() && self.text.contains(&value);
             if !is_better || !is_here || window.u16(at.wrapping_add(6))? == UNDEFINED {
@@ -171,7 +175,8 @@ impl Module {
                 best = Some((value, name));
             }
         }
-        Ok(best.map(|(start, name)| Symbol { start: VirtAddr::new(start), kind: 0, name }))
+        let end = VirtAddr::new(end);
+        Ok(best.map(|(start, name)| Symbol { start: VirtAddr::new(start), end, kind: 0, name }))
     }
 }
 

@@ -32,6 +32,7 @@ pub struct Program {
     start: u64,
     bias: u64,
     text: (u64, u64),
+    text_offset: u64,
     eh_frame_header: Option<u64>,
     sframe: Option<(u64, u64)>,
     dynamic: Option<Dynamic>,
@@ -126,6 +127,7 @@ impl Program {
             start,
             bias,
             text: (0, 0),
+            text_offset: 0,
             eh_frame_header: None,
             sframe: None,
             dynamic: None,
@@ -143,7 +145,7 @@ impl Program {
         let end = start.saturating_add(segment.size);
         match segment.kind {
             LOAD if segment.flags & EXECUTABLE != 0 && (start..end).contains(&pc.get()) => {
-                self.text = (start, end);
+                (self.text, self.text_offset) = ((start, end), segment.offset);
             }
             EH_FRAME => self.eh_frame_header = Some(start),
             SFRAME => self.sframe = Some((start, segment.size)),
@@ -181,6 +183,12 @@ impl Program {
     #[must_use]
     pub const fn text(&self) -> Range<u64> {
         self.text.0..self.text.1
+    }
+
+    /// Where in its file that code is.
+    #[must_use]
+    pub const fn text_offset(&self) -> u64 {
+        self.text_offset
     }
 
     /// Where its `.eh_frame_hdr` is.

@@ -85,7 +85,7 @@ impl Dynamic {
         let linked = addr.get().wrapping_sub(bias);
         let size: u64 = if self.is_wide { 24 } else { 16 };
         let mut window = Window::new(mem);
-        let mut best: Option<(u64, u32)> = None;
+        let mut best: Option<(Range<u64>, u32)> = None;
         let mut absent = None;
         for index in 0..self.count {
             let at = self.symbols.wrapping_add(index.wrapping_mul(size));
@@ -94,20 +94,21 @@ impl Dynamic {
             }
             match self.function(at, &mut window) {
                 Ok(Some((range, name))) if range.contains(&linked) => {
-                    if best.is_none_or(|(start, _)| range.start > start) {
-                        best = Some((range.start, name));
+                    if best.as_ref().is_none_or(|(best, _)| range.start > best.start) {
+                        best = Some((range, name));
                     }
                 }
                 Ok(_) => {}
                 Err(_) => absent = Some(at / PAGE),
             }
         }
-        let (start, name) = best?;
+        let (Range { start, end }, name) = best?;
         let name = read_name(self.strings.wrapping_add(name.into()), window.memory());
         if name.as_bytes().is_empty() {
             return None;
         }
-        Some(Symbol { start: VirtAddr::new(start.wrapping_add(bias)), kind: 0, name })
+        let [start, end] = [start, end].map(|addr| VirtAddr::new(addr.wrapping_add(bias)));
+        Some(Symbol { start, end, kind: 0, name })
     }
 
     /// The addresses of a symbol and the place of its name, if it is a function that is defined.

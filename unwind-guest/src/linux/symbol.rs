@@ -12,6 +12,8 @@ const NAME_LEN: usize = 512;
 pub struct Symbol {
     /// Where it begins.
     pub start: VirtAddr,
+    /// Where it ends, or the next one begins.
+    pub end: VirtAddr,
     /// Its kind, a letter as of `nm`; zero if it is not known.
     pub kind: u8,
     /// Its name.

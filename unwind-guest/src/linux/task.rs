@@ -69,6 +69,16 @@ impl Task {
     ) -> Result<Self, LinuxError> {
         let offset = u64::from(cpu & CPU_BITS).wrapping_mul(8);
         let area = read_u64(mem, places.areas.wrapping_add(offset))?;
+        Self::of_area(area, places, layout, mem)
+    }
+
+    /// The task of the CPU whose area this is.
+    pub(crate) fn of_area<M: Memory>(
+        area: u64,
+        places: TaskPlaces,
+        layout: TaskLayout,
+        mem: &mut M,
+    ) -> Result<Self, LinuxError> {
         let task = read_u64(mem, area.wrapping_add(places.current))?;
         let mut comm = [0; 16];
         read(mem, task.wrapping_add(layout.comm.into()), &mut comm)?;
