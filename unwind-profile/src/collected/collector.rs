@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use unwind_perf::record::Misc;
 use unwind_target::Notices;
 
 use crate::collected::call_tree::{CallTree, Frame};
@@ -216,12 +215,8 @@ impl Collector {
 
     /// What is known of the code at an address.
     fn code(&mut self, shown: &Shown, addr: u64, mode: Mode) -> Code {
-        let (range, is_user) = match mode {
-            Mode::User => (shown.space.find(addr), true),
-            Mode::Kernel => (shown.kernel.find(addr), false),
-            Mode::GuestUser | Mode::GuestKernel => (shown.space.guest.find(addr), true),
-            Mode::Other => (None, false),
-        };
+        let range = mode.range_of(addr, &shown.space, &shown.kernel);
+        let is_user = !matches!(mode, Mode::Kernel | Mode::Other);
         let in_file = match range {
             Some(range) if is_user => range.link_time(addr),
             Some(_) => Some(addr),
@@ -310,7 +305,7 @@ impl Collector {
                 let mark = self.profile.frame(Frame::note("[guest]"));
                 self.stack.push((mark, FoundBy::Nothing));
             }
-            has_user |= mode == Mode::User;
+            has_user |= mode.is_user();
             let addr = if is_first { ip } else { ip.wrapping_sub(1) };
             let found = match (mode, shown.source_of_link(at, count)) {
                 (Mode::User, Some(source)) => FoundBy::of_source(source),
@@ -331,9 +326,8 @@ impl Collector {
             && let Some(ip) = shown.held.ip()
         {
             let mode = Mode::of_sample(shown.misc());
-            let is_user = mode == Mode::User;
-            has_user |= is_user;
-            let found = if is_user { FoundBy::Sampled } else { FoundBy::Kernel };
+            has_user |= mode.is_user();
+            let found = if mode == Mode::User { FoundBy::Sampled } else { FoundBy::Kernel };
             self.push(shown, ip, mode, found);
         }
         has_user
@@ -351,7 +345,7 @@ impl Printer for Collector {
             return Ok(());
         }
         let has_user = self.stack_of(shown, walked);
-        let is_of_user = shown.misc().cpu_mode() == Misc::USER;
+        let is_of_user = Mode::of_sample(shown.misc()).is_user();
         let reason = self.class(shown, walked, has_user || is_of_user);
         let wait = self.waits.count(events, shown);
         if wait == Some(0) {

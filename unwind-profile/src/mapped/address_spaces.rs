@@ -98,15 +98,19 @@ impl Spaces {
         }
     }
 
-    /// Takes note of what the guest of a monitor has mapped, by the monitor's process.
+    /// Takes note of what a guest has mapped: by the monitor's process, or by the guest's own ones and its kernel.
     fn map_guest(&mut self, mapping: &Mapping<'_>, time: u64) {
         let Some(end) = mapping.addr.checked_add(mapping.len).filter(|_| mapping.len != 0) else {
             return;
         };
         let (start, offset, executable) = (mapping.addr, mapping.offset, mapping.executable);
-        let range = Range { start, end, offset, executable, file: self.files.file(mapping, time) };
+        let range =
+            Range { start, end, offset, executable, file: self.files.guest_file(mapping, time) };
         let priority = self.random.hash_one(start);
-        let space = self.processes.entry(mapping.task.pid).or_default();
+        let space = match mapping.task.pid {
+            KERNEL => &mut self.kernel,
+            process => self.processes.entry(process).or_default(),
+        };
         space.guest = space.guest.with(range, priority);
     }
 
@@ -241,7 +245,8 @@ pub struct Space {
     /// The processes whose code it has, as it came from them without an exec; the last one first.
     pub(crate) parents: Arc<[u32]>,
     pub ranges: Ranges,
-    /// What its guest has mapped, if it is a monitor: kernel and user code.
+    /// What its guest has mapped, if it is a monitor: kernel and user code. Of a recording of a guest alone, what its
+    /// process or its kernel has.
     pub(crate) guest: Ranges,
     /// Where code of files was mapped, also if memory without a file has taken its place.
     pub(crate) texts: Ranges,

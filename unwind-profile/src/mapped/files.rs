@@ -14,6 +14,7 @@ use crate::mapped::origin::{Moment, Origin};
 use crate::mapped::text_proof::TextProof;
 
 use crate::mapped::recorded_file::{FileId, RecordedFile, VDSO_32};
+use crate::recording::guest_names::GuestNames;
 
 /// The files that several recordings have. Those with a build id are in it once, so that what is
 /// read of one is read once.
@@ -61,6 +62,8 @@ pub struct RecordedFiles {
     moment: Option<Moment>,
     /// By what memory is taken for code of theirs.
     proof: TextProof,
+    /// What is known of those that a guest has mapped.
+    guest: GuestNames,
     /// What there is to tell of them.
     notices: Notices,
 }
@@ -88,7 +91,7 @@ impl RecordedFiles {
     #[must_use]
     pub fn of_origin(self, origin: &Origin) -> Self {
         let proof = if origin.is_own { TextProof::None } else { TextProof::Place };
-        Self { proof, ..self.recorded_at(origin.moment) }
+        Self { proof, guest: origin.guest.clone(), ..self.recorded_at(origin.moment) }
     }
 
     /// By what memory is taken for code of theirs.
@@ -143,6 +146,21 @@ impl RecordedFiles {
             }
         }
         found.into_iter().filter_map(|(name, id)| Some((name, id?))).collect()
+    }
+
+    /// The file of a mapping of a guest that was recorded at a time.
+    pub(crate) fn guest_file(&mut self, mapping: &Mapping<'_>, time: u64) -> Arc<RecordedFile> {
+        let build_id = match mapping.id {
+            MappedId::BuildId(id) => Some(id.into()),
+            _ => None,
+        };
+        let key = (Untrusted::from(mapping.name), build_id);
+        let Some(names) = self.guest.get(&key) else { return self.file(mapping, time) };
+        let (name, build_id) = key;
+        let id = build_id.map_or(FileId::Unknown, FileId::BuildId);
+        let new =
+            || Arc::new(RecordedFile::of_guest((name.clone(), id.clone()), Arc::clone(names)));
+        Arc::clone(self.files.entry((name.clone(), id.clone())).or_insert_with(new))
     }
 
     /// The file of a mapping that was recorded at a time.

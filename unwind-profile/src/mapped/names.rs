@@ -29,6 +29,9 @@ const MAX_NAME: usize = 64 << 10;
 /// The kernel's own file.
 const KERNEL: &[u8] = b"[kernel.kallsyms]";
 
+/// That of a guest.
+pub const GUEST_KERNEL: &[u8] = b"[guest.kernel.kallsyms]";
+
 /// In which code an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -76,9 +79,39 @@ impl Mode {
         }
     }
 
+    /// Whose addresses are that follow the mark of a kernel or of user code: the guest's in its samples.
+    pub(crate) const fn of_guest(self) -> Self {
+        match self {
+            Self::User => Self::GuestUser,
+            Self::Kernel => Self::GuestKernel,
+            other => other,
+        }
+    }
+
+    /// Where the code of an address is mapped.
+    pub(crate) fn range_of<'s>(
+        self,
+        addr: u64,
+        user: &'s Space,
+        kernel: &'s Space,
+    ) -> Option<&'s Range> {
+        match self {
+            Self::User => user.find(addr),
+            Self::Kernel => kernel.find(addr),
+            Self::GuestUser => user.guest.find(addr),
+            Self::GuestKernel => user.guest.find(addr).or_else(|| kernel.guest.find(addr)),
+            Self::Other => None,
+        }
+    }
+
     /// Whether it is code that a vCPU executes.
     pub(crate) const fn is_guest(self) -> bool {
         matches!(self, Self::GuestUser | Self::GuestKernel)
+    }
+
+    /// Whether it is user code, also a guest's.
+    pub(crate) const fn is_user(self) -> bool {
+        matches!(self, Self::User | Self::GuestUser)
     }
 
     /// Whether it is a kernel's.
@@ -143,19 +176,13 @@ impl Names {
 
     /// The place of an address, in a process with these mappings.
     pub fn place(&mut self, addr: u64, mode: Mode, user: &Space, kernel: &Space) -> Place {
-        let (range, is_kernel) = match mode {
-            Mode::User => (user.find(addr), false),
-            Mode::Kernel => (kernel.find(addr), true),
-            Mode::GuestUser | Mode::GuestKernel => (user.guest.find(addr), false),
-            Mode::Other => (None, false),
-        };
-        let Some(range) = range else {
+        let Some(range) = mode.range_of(addr, user, kernel) else {
             return Place { function: None, file: None, in_file: addr };
         };
-        if is_kernel {
+        if mode == Mode::Kernel {
             return self.kernel_place(addr, range, kernel);
         }
-        if !range.file.has_code() {
+        if !mode.is_guest() && !range.file.has_code() {
             if let Some((function, map)) = self.jit_maps.function(addr, user.maker()) {
                 let file = Some(Untrusted::from(map.as_os_str().as_bytes()));
                 return Place { function: Some(function), file, in_file: addr };
@@ -165,6 +192,7 @@ impl Names {
         let name = range.file.name.as_bytes();
         let file = match name {
             b"//anon" => None,
+            _ if name.starts_with(GUEST_KERNEL) => Some(Untrusted::from(GUEST_KERNEL)),
             _ => Some(range.file.name.clone()),
         };
         Place { function: self.function(addr, range), file, in_file: range.file_offset(addr) }

@@ -13,6 +13,7 @@ use unwind_target::target::processes::Processes;
 
 use crate::mapped::kernel::{RecordedKernel, SampledKernel};
 use crate::recording::error::PerfError;
+use crate::recording::guest_names::GuestNames;
 use crate::recording::header::{Feature, text_of_section};
 use crate::recording::reader::PerfReader;
 
@@ -26,6 +27,8 @@ pub struct Origin {
     release: Option<Untrusted>,
     /// `unwind record` has made it.
     pub(crate) is_own: bool,
+    /// What functions of a guest are called, of a recording of one.
+    pub(crate) guest: GuestNames,
 }
 
 /// One moment by two clocks, in nanoseconds.
@@ -63,6 +66,7 @@ impl Origin {
             release: release.and_then(|section| text_of_section(&section, endian)),
             moment: clock.and_then(|section| Moment::parse(&section, endian)),
             is_own: reader.place_of(Feature::LEDGER)?.is_some(),
+            guest: GuestNames::read(reader)?,
         })
     }
 

@@ -27,6 +27,9 @@ impl Range {
         if self.file.is_jit() {
             return Some(0);
         }
+        if let Some(shift) = self.file.told_shift() {
+            return Some(self.start.wrapping_sub(self.offset).wrapping_sub(shift));
+        }
         self.file.elf().ok()?.bias(self.start, self.offset)
     }
 

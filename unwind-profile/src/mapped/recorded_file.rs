@@ -26,6 +26,8 @@ use unwind_target::target::maps::{self, Backing, FileId as FileNumber, is_name_o
 use unwind_target::target::memory::ProcessMemory;
 use unwind_target::{DebugFiles, ElfError, Notices, Untrusted};
 
+use crate::recording::guest_names::ObjectNames;
+
 /// What the vDSO of 32-bit programs is called here, as by perf: records have one name for both.
 pub(super) const VDSO_32: &[u8] = b"[vdso32]";
 
@@ -59,6 +61,8 @@ pub struct RecordedFile {
     debug_files: Arc<DebugFiles>,
     /// The code itself, if it is in no file: the name is then that of the one which tells it.
     jit: Option<Box<JitCode>>,
+    /// Functions that the recording itself names, of a guest's.
+    names: Option<Arc<ObjectNames>>,
 }
 
 /// What tells whether a file is the one that was mapped.
@@ -93,6 +97,16 @@ impl RecordedFile {
         recorded: Option<u64>,
     ) -> Self {
         Self { name, id, number, debug_files, running, recorded, ..Self::default() }
+    }
+
+    /// A file of a guest, whose functions the recording names.
+    pub(crate) fn of_guest((name, id): (Untrusted, FileId), names: Arc<ObjectNames>) -> Self {
+        Self { name, id, names: Some(names), ..Self::default() }
+    }
+
+    /// How far its link-time addresses are above the places in it, wrapping, if the recording says so.
+    pub(crate) fn told_shift(&self) -> Option<u64> {
+        self.names.as_ref().map(|names| names.shift())
     }
 
     /// The build id that the recording has of it.
@@ -261,7 +275,7 @@ impl RecordedFile {
             let holder = self.running.as_ref().ok_or(FileError::NoFile)?;
             return self.checked(vdso_of(holder.thread, &holder.range).ok_or(FileError::NoFile)?);
         }
-        if !self.may_have_code() || self.is_jit() {
+        if !self.may_have_code() || self.is_jit() || self.names.is_some() {
             return Err(FileError::NoFile);
         }
         let search = Search {
@@ -366,6 +380,11 @@ impl RecordedFile {
         if let Some(code) = &self.jit {
             let name = code.name.as_bytes().into();
             return Some((code.start, vec![Alias { name, end: code.end, rank: Rank::Global }]));
+        }
+        if let Some(names) = &self.names {
+            let (start, end, name) = names.function(addr)?;
+            let name = name.as_bytes().into();
+            return Some((start, vec![Alias { name, end, rank: Rank::Global }]));
         }
         let file = self.elf().ok()?;
         let find = || self.debug_files.find(file, self.path()).ok().flatten().map(Arc::new);

@@ -7,6 +7,7 @@ pub mod error;
 pub mod event_desc;
 pub mod event_name;
 pub mod events;
+pub mod guest_names;
 pub mod header;
 pub mod held;
 pub mod input;

@@ -63,7 +63,7 @@ impl RecordFile {
     /// # Errors
     ///
     /// What writing fails with.
-    pub(super) fn checkpoint(&mut self, last: &[(Feature, Vec<u8>)]) -> io::Result<()> {
+    pub(crate) fn checkpoint(&mut self, last: &[(Feature, Vec<u8>)]) -> io::Result<()> {
         if !self.is_regular {
             return Ok(());
         }

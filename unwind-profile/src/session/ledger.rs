@@ -75,6 +75,9 @@ pub struct Ledger {
     /// How stacks were walked, of a recording whose stacks were walked in the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walks: Option<KernelWalks>,
+    /// How a guest was stopped, of a recording of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestStops>,
     /// The classes by event, if there are several: their sums are those of the whole, but for what
     /// was lost, of which no event can be told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -144,6 +147,30 @@ impl EventLedger {
             unchecked: of_event.unchecked,
             damaged: of_event.damaged,
             dropped: of_event.dropped,
+        }
+    }
+}
+
+/// How often and how long a guest stood so that its vCPUs could be looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestStops {
+    /// How often. Each time there is a sample of each vCPU.
+    pub stops: u64,
+    /// The median of the times that it stood.
+    pub median_nanoseconds: u64,
+    /// The longest one.
+    pub maximum_nanoseconds: u64,
+}
+
+impl GuestStops {
+    /// Of the times that it stood, in nanoseconds.
+    pub(crate) fn of(times: &[u64]) -> Self {
+        let mut times = times.to_vec();
+        times.sort_unstable();
+        Self {
+            stops: u64::try_from(times.len()).unwrap_or(u64::MAX),
+            median_nanoseconds: times.get(times.len() / 2).copied().unwrap_or(0),
+            maximum_nanoseconds: times.last().copied().unwrap_or(0),
         }
     }
 }
@@ -293,6 +320,8 @@ impl Ledger {
                 (Some(a), Some(b)) => Some(a.with(b)),
                 (one, None) | (None, one) => one,
             },
+            // Of two there is no median.
+            guest: None,
             events,
         }
     }
@@ -443,6 +472,11 @@ impl Display for Ledger {
                  {deferred}, copied for want of a row: {copied}; samples that share one: {shared}"
             )?;
         }
+        if let Some(GuestStops { stops, median_nanoseconds, maximum_nanoseconds }) = self.guest {
+            let stops = counted(stops, "stop", "stops");
+            let [median, maximum] = [median_nanoseconds, maximum_nanoseconds].map(milliseconds);
+            writeln!(f, "{stops} of the guest, {median} ms in the middle, {maximum} ms at most")?;
+        }
         if let Some(waits) = self.off_cpu {
             writeln!(
                 f,
@@ -490,6 +524,12 @@ impl Display for Ledger {
             Err(error) => writeln!(f, "{error}"),
         }
     }
+}
+
+/// With two digits after the point, cut.
+fn milliseconds(nanoseconds: u64) -> String {
+    let hundredths = nanoseconds / 10_000;
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
 /// How many of a hundred, with one digit after the point, cut: 100.0 are all.

@@ -1,6 +1,7 @@
 //! A recording while it is made: rings, walks beside the programs, the ledger and the files.
 
 pub mod drain;
+pub mod guest_recording;
 pub mod keeper;
 pub mod ledger;
 pub mod ledger_section;

@@ -103,60 +103,8 @@ impl Recording {
         copy_size: CopySize,
         notices: Notices,
     ) -> Result<Self, PerfError> {
-        let reader = read_start(sampled)?;
-        let endian = reader.endian();
-        let events = reader.events().all();
-        let lens = events.iter().map(|event| match form.keeps_stacks {
-            true => event.attr.size,
-            false => event.least_attr_len(endian, false),
-        });
-        let attr_len = lens.max().unwrap_or(0);
-        let attrs: Vec<Vec<u8>> = events
-            .iter()
-            .map(|event| match form.keeps_stacks {
-                true => event.attr_bytes.clone(),
-                false => event.merged_attr(endian, attr_len, false),
-            })
-            .collect();
-        let len = |bytes: &[u8]| u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        // The ids, and then the attrs, each followed by the place of its ids.
-        let (mut ids, mut list) = (Vec::new(), Vec::new());
-        for (event, attr) in events.iter().zip(&attrs) {
-            let at = FileHeader::LEN.saturating_add(len(&ids));
-            ids.extend(event.ids.iter().flat_map(|&id| endian.bytes_of_u64(id)));
-            let ids_len = FileHeader::LEN.saturating_add(len(&ids)).saturating_sub(at);
-            list.extend(attr);
-            list.extend([at, ids_len].into_iter().flat_map(|word| endian.bytes_of_u64(word)));
-        }
-        let mut sections = Sections::default();
-        if let Some(event) = sampled.first() {
-            sections.0 = Origin::sections(&event.attr, endian);
-        }
-        if form.is_compressed {
-            sections.0.push((Feature::COMPRESSED, feature_section(endian)));
-        }
-        if sampled.iter().any(|event| event.name.is_some()) {
-            let described =
-                events.iter().zip(sampled).zip(&attrs).map(|((event, sampled), attr)| {
-                    let name = sampled.name.as_deref().map_or(event.name.as_bytes(), str::as_bytes);
-                    (attr.as_slice(), event.ids.as_slice(), name)
-                });
-            let section = event_desc::section(described, attr_len, endian);
-            sections.0.push((Feature::EVENT_DESC, section));
-        }
-        let attrs = Section { at: FileHeader::LEN.saturating_add(len(&ids)), len: len(&list) };
-        let data = Section { at: attrs.at.saturating_add(attrs.len), len: 0 };
-        let header = FileHeader {
-            attr_len: u64::from(attr_len).saturating_add(16),
-            attrs,
-            data,
-            event_types: Section::default(),
-            features: [0; 4],
-        };
-        ids.extend(list);
-        let out = RecordFile::begin(out, header, &ids, sections)?;
         Ok(Self {
-            out,
+            out: begin_file(out, sampled, form.keeps_stacks, form.is_compressed)?,
             found_frames: None,
             build_ids: Vec::new(),
             form,
@@ -235,6 +183,66 @@ impl Recording {
         }
         Ok(self.out.finish(&last)?)
     }
+}
+
+/// Begins a file of these events, with what comes before the records.
+pub(crate) fn begin_file(
+    out: File,
+    sampled: &[SampledEvent],
+    keeps_stacks: bool,
+    is_compressed: bool,
+) -> Result<RecordFile, PerfError> {
+    let reader = read_start(sampled)?;
+    let endian = reader.endian();
+    let events = reader.events().all();
+    let lens = events.iter().map(|event| match keeps_stacks {
+        true => event.attr.size,
+        false => event.least_attr_len(endian, false),
+    });
+    let attr_len = lens.max().unwrap_or(0);
+    let attrs: Vec<Vec<u8>> = events
+        .iter()
+        .map(|event| match keeps_stacks {
+            true => event.attr_bytes.clone(),
+            false => event.merged_attr(endian, attr_len, false),
+        })
+        .collect();
+    let len = |bytes: &[u8]| u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    // The ids, and then the attrs, each followed by the place of its ids.
+    let (mut ids, mut list) = (Vec::new(), Vec::new());
+    for (event, attr) in events.iter().zip(&attrs) {
+        let at = FileHeader::LEN.saturating_add(len(&ids));
+        ids.extend(event.ids.iter().flat_map(|&id| endian.bytes_of_u64(id)));
+        let ids_len = FileHeader::LEN.saturating_add(len(&ids)).saturating_sub(at);
+        list.extend(attr);
+        list.extend([at, ids_len].into_iter().flat_map(|word| endian.bytes_of_u64(word)));
+    }
+    let mut sections = Sections::default();
+    if let Some(event) = sampled.first() {
+        sections.0 = Origin::sections(&event.attr, endian);
+    }
+    if is_compressed {
+        sections.0.push((Feature::COMPRESSED, feature_section(endian)));
+    }
+    if sampled.iter().any(|event| event.name.is_some()) {
+        let described = events.iter().zip(sampled).zip(&attrs).map(|((event, sampled), attr)| {
+            let name = sampled.name.as_deref().map_or(event.name.as_bytes(), str::as_bytes);
+            (attr.as_slice(), event.ids.as_slice(), name)
+        });
+        let section = event_desc::section(described, attr_len, endian);
+        sections.0.push((Feature::EVENT_DESC, section));
+    }
+    let attrs = Section { at: FileHeader::LEN.saturating_add(len(&ids)), len: len(&list) };
+    let data = Section { at: attrs.at.saturating_add(attrs.len), len: 0 };
+    let header = FileHeader {
+        attr_len: u64::from(attr_len).saturating_add(16),
+        attrs,
+        data,
+        event_types: Section::default(),
+        features: [0; 4],
+    };
+    ids.extend(list);
+    Ok(RecordFile::begin(out, header, &ids, sections)?)
 }
 
 /// Writes what comes out of the pipeline, and counts.

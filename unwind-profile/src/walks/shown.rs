@@ -82,11 +82,15 @@ impl Shown {
 
     /// The chain without its marks.
     pub fn links(&self) -> impl Iterator<Item = Link> {
-        let mut mode = Mode::User;
+        let is_of_guest = Mode::of_sample(self.misc()).is_guest();
+        let mut mode = if is_of_guest { Mode::GuestUser } else { Mode::User };
         let words = self.chain.iter().flatten();
         words.filter_map(move |&word| match Entry::from_word(word) {
             Entry::Context(context) => {
                 mode = Mode::of_context(context);
+                if is_of_guest {
+                    mode = mode.of_guest();
+                }
                 None
             }
             Entry::Ip(ip) | Entry::Cookie(ip) => Some(Link::Ip(ip, mode)),

@@ -59,7 +59,8 @@ pub(super) fn why_ended<E: TableError + fmt::Display>(
 }
 
 /// A word for the code of an end ([`End::code`]) that is not the end of a stack.
-const fn name_of_end(code: u8) -> &'static str {
+#[must_use]
+pub const fn name_of_end(code: u8) -> &'static str {
     match code {
         3 => "frame-limit",
         4 => "no-row",

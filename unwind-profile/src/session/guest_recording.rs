@@ -1,0 +1,294 @@
+//! The file of a recording of a guest: a `perf.data` with the stacks of its vCPUs, as a monitor of the guest has them.
+//!
+//! Records have the marks of a guest (`PERF_RECORD_MISC_GUEST_KERNEL`, `…_USER`), and processes and threads are the
+//! guest's own. perf drops call chains with the marks of guests, and takes the others of a guest's sample to be
+//! the guest's. So chains have the marks of a kernel and of user code, and whose they are is said by the sample.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rustix::time::ClockId;
+use unwind_perf::event_attr::EventAttr;
+use unwind_perf::record::{
+    Attr, AttrFlags, Comm, Context, Encode, Endian, MappedId, Mapping, Misc, Sample, SampleId,
+    SampleType, Task,
+};
+use unwind_target::Untrusted;
+use unwind_target::clock::nanoseconds;
+
+use crate::engine::SampledEvent;
+use crate::engine::attrs::CPU_CLOCK;
+use crate::recording::error::PerfError;
+use crate::recording::guest_names::{GUEST_NAMES, GuestNames, ObjectKey};
+use crate::recording::header::Feature;
+use crate::recording::record_file::RecordFile;
+use crate::session::ledger::{GuestStops, Ledger};
+use crate::session::ledger_section::LedgerSection;
+use crate::session::recording::begin_file;
+use crate::session::stream::layout;
+
+/// What is older can be read whatever ends the recorder.
+const KEPT_WITHIN: Duration = Duration::from_secs(1);
+
+/// The process that mappings of a kernel itself are said to be of.
+const KERNEL: Task = Task { pid: u32::MAX, tid: u32::MAX };
+
+/// What a vCPU executes.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestSample<'a> {
+    pub cpu: u32,
+    /// The guest's own numbers.
+    pub task: Task,
+    pub comm: &'a Untrusted,
+    /// Whether it executes user code.
+    pub is_user: bool,
+    /// The pcs of the kernel's frames, and of those of user code, the innermost first.
+    pub kernel: &'a [u64],
+    pub user: &'a [u64],
+    /// Why the stack is not complete, in a word.
+    pub incomplete: Option<&'static str>,
+}
+
+/// Code of an object that a guest has loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestCode {
+    pub name: Untrusted,
+    pub build_id: Option<Box<[u8]>>,
+    pub text: Range<u64>,
+    /// Where in its file the first address is.
+    pub offset: u64,
+    /// How far above the addresses that it was linked for it is, wrapping.
+    pub bias: u64,
+    /// Whether it is the kernel's.
+    pub is_kernel: bool,
+}
+
+/// The file while it is written.
+#[derive(Debug)]
+pub struct GuestRecording {
+    out: RecordFile,
+    attr: Attr,
+    period: u64,
+    /// The time of the record that was written last.
+    time: u64,
+    names: GuestNames,
+    comms: HashMap<u32, (u32, Untrusted)>,
+    /// What is mapped in each process, by where that begins.
+    mapped: HashMap<(u32, u64), GuestCode>,
+    ledger: Ledger,
+    incomplete: Vec<(u64, u32, String)>,
+    /// How long the guest stood each time, in nanoseconds.
+    stops: Vec<u64>,
+    due: Option<Instant>,
+}
+
+impl GuestRecording {
+    /// Begins the file of a guest that is looked at so often a second.
+    ///
+    /// # Errors
+    ///
+    /// [`PerfError`] if it cannot be written.
+    pub fn begin(file: File, rate: u32) -> Result<Self, PerfError> {
+        let mut attr = EventAttr::default();
+        (attr.kind, attr.config) = CPU_CLOCK;
+        attr.size = 112;
+        attr.sample_period = rate.into();
+        attr.sample_type = SampleType::IP
+            | SampleType::TID
+            | SampleType::TIME
+            | SampleType::CPU
+            | SampleType::PERIOD
+            | SampleType::CALLCHAIN;
+        attr.clockid = libc::CLOCK_MONOTONIC;
+        attr.flags = AttrFlags::FREQ
+            | AttrFlags::MMAP
+            | AttrFlags::MMAP2
+            | AttrFlags::BUILD_ID
+            | AttrFlags::COMM
+            | AttrFlags::USE_CLOCKID
+            | AttrFlags::SAMPLE_ID_ALL
+            | AttrFlags::EXCLUDE_HOST;
+        let events = [SampledEvent { attr, ids: Vec::new(), name: None }];
+        Ok(Self {
+            out: begin_file(file, &events, false, false)?,
+            attr: layout(&events)?,
+            period: 1_000_000_000_u64.checked_div(rate.into()).unwrap_or(1),
+            time: 0,
+            names: GuestNames::default(),
+            comms: HashMap::new(),
+            mapped: HashMap::new(),
+            ledger: Ledger::new(),
+            incomplete: Vec::new(),
+            stops: Vec::new(),
+            due: None,
+        })
+    }
+
+    /// Takes note of code of a process, before samples that are in it; of the kernel's own, of any process.
+    ///
+    /// # Errors
+    ///
+    /// What writing fails with.
+    pub fn code(&mut self, task: Task, code: &GuestCode) -> io::Result<()> {
+        let task = if code.is_kernel { KERNEL } else { task };
+        let place = (task.pid, code.text.start);
+        if self.mapped.get(&place) == Some(code) {
+            return Ok(());
+        }
+        self.mapped.insert(place, code.clone());
+        let linked = code.text.start.wrapping_sub(code.bias);
+        self.names.add_object(&key_of(code), linked.wrapping_sub(code.offset));
+        // As it is in the section, by which it is found.
+        let name = code.name.escaped().to_string();
+        let mut mapping = Mapping::of_code(task, code.text.clone(), name.as_bytes());
+        mapping.offset = code.offset;
+        mapping.id = code.build_id.as_deref().map_or(MappedId::Unknown, MappedId::BuildId);
+        mapping.sample_id = self.sample_id(task);
+        self.write(&mapping, code.is_kernel)
+    }
+
+    /// Takes note of a function in code that was taken note of: where it begins and ends now.
+    ///
+    /// # Errors
+    ///
+    /// What writing fails with.
+    pub fn function(
+        &mut self,
+        code: &GuestCode,
+        range: &Range<u64>,
+        name: &Untrusted,
+    ) -> io::Result<()> {
+        let linked = |addr: u64| addr.wrapping_sub(code.bias);
+        let (start, end) = (linked(range.start), linked(range.end));
+        self.names.add_function(&key_of(code), (start, end), name);
+        Ok(())
+    }
+
+    /// Writes a sample.
+    ///
+    /// # Errors
+    ///
+    /// What writing fails with.
+    pub fn sample(&mut self, sample: &GuestSample<'_>) -> io::Result<()> {
+        let Task { pid, tid } = sample.task;
+        let comm = (pid, sample.comm.clone());
+        // The idle threads of all CPUs have one number.
+        if self.comms.get(&tid) != Some(&comm) {
+            let comm = Comm {
+                task: sample.task,
+                name: sample.comm.as_bytes(),
+                exec: false,
+                id: self.sample_id(sample.task),
+            };
+            self.write(&comm, false)?;
+            self.comms.insert(tid, (pid, sample.comm.clone()));
+        }
+        let parts = [(Context::Kernel, sample.kernel), (Context::User, sample.user)];
+        let parts = parts.into_iter().filter(|(_, pcs)| !pcs.is_empty());
+        let chain: Vec<u64> = parts
+            .flat_map(|(mark, pcs)| [mark.word()].into_iter().chain(pcs.iter().copied()))
+            .collect();
+        let time = nanoseconds(ClockId::Monotonic).unwrap_or(0);
+        // Samples are told from each other by their times.
+        self.time = time.max(self.time.saturating_add(1));
+        let innermost = if sample.is_user { sample.user } else { sample.kernel };
+        let encoded = Sample {
+            misc: if sample.is_user { Misc::GUEST_USER } else { Misc::GUEST_KERNEL },
+            identifier: None,
+            ip: Some(innermost.first().copied().unwrap_or(0)),
+            task: Some(sample.task),
+            time: Some(self.time),
+            addr: None,
+            id: None,
+            stream_id: None,
+            cpu: Some(sample.cpu),
+            period: Some(self.period),
+            callchain: Some(chain),
+        };
+        let encoded = self.encoded(&encoded)?;
+        self.out.write_all(&encoded)?;
+        let count = |place: &mut u64| *place = place.saturating_add(1);
+        count(&mut self.ledger.written);
+        match sample.incomplete {
+            Some(reason) => {
+                count(self.ledger.incomplete.entry(reason.to_owned()).or_default());
+                self.incomplete.push((self.time, tid, reason.to_owned()));
+            }
+            None if sample.user.is_empty() => count(&mut self.ledger.kernel_only),
+            None => count(&mut self.ledger.complete),
+        }
+        Ok(())
+    }
+
+    /// Takes note of a stop of the guest, whose samples are written, and makes readable what there is if it is time.
+    ///
+    /// # Errors
+    ///
+    /// What writing fails with.
+    pub fn stop(&mut self, stood: Duration) -> io::Result<()> {
+        self.stops.push(u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX));
+        let now = Instant::now();
+        let due = *self.due.get_or_insert_with(|| now.checked_add(KEPT_WITHIN).unwrap_or(now));
+        if now < due && !self.out.is_full() {
+            return Ok(());
+        }
+        self.due = None;
+        let mut section = self.ledger_section();
+        section.is_unfinished = true;
+        let sections = self.sections(&section)?;
+        self.out.checkpoint(&sections)
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    ///
+    /// What writing fails with.
+    pub fn finish(mut self) -> io::Result<Ledger> {
+        let section = self.ledger_section();
+        let sections = self.sections(&section)?;
+        self.out.finish(&sections)?;
+        Ok(section.ledger)
+    }
+
+    fn ledger_section(&self) -> LedgerSection {
+        let guest = Some(GuestStops::of(&self.stops));
+        LedgerSection::new(Ledger { guest, ..self.ledger.clone() }, self.incomplete.clone())
+    }
+
+    fn sections(&self, ledger: &LedgerSection) -> io::Result<[(Feature, Vec<u8>); 2]> {
+        let ledger = serde_json::to_vec(ledger)?;
+        Ok([(GUEST_NAMES, self.names.section()?), (Feature::LEDGER, ledger)])
+    }
+
+    fn sample_id(&self, task: Task) -> SampleId {
+        SampleId { task: Some(task), time: Some(self.time), cpu: Some(0), ..SampleId::default() }
+    }
+
+    /// Writes a record about the guest's kernel, or about its user code.
+    fn write(&mut self, record: &impl Encode, is_kernel: bool) -> io::Result<()> {
+        let mut bytes = self.encoded(record)?;
+        let mode = if is_kernel { Misc::GUEST_KERNEL } else { Misc::GUEST_USER };
+        // After the type of the record.
+        if let Some(misc) = bytes.get_mut(4..).and_then(<[u8]>::first_chunk_mut) {
+            let others = record.misc().0 & !record.misc().cpu_mode().0;
+            *misc = ENDIAN.bytes_of_u16(others | mode.0);
+        }
+        self.out.write_all(&bytes)
+    }
+
+    fn encoded(&self, record: &impl Encode) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        record.encode(self.attr.format, ENDIAN, &mut bytes).map_err(io::Error::other)?;
+        Ok(bytes)
+    }
+}
+
+fn key_of(code: &GuestCode) -> ObjectKey {
+    (Untrusted::from(code.name.escaped().to_string()), code.build_id.clone())
+}
+
+const ENDIAN: Endian = Endian::Little;
