@@ -35,7 +35,7 @@ enum Command {
     Explain(explain::Args),
     Guest(guest::Args),
     Sframe(sframe::Args),
-    Record(record::RecordArgs),
+    Record(Box<record::RecordArgs>),
     Top(top::TopArgs),
     Report(report::ReportArgs),
     Script(script::ScriptArgs),

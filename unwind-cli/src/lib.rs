@@ -64,6 +64,12 @@ pub fn read_qmp(text: &[u8]) -> usize {
     commands::guest::read_answers(text)
 }
 
+/// Reads bytes as packets of a stub for gdb, and as descriptions of registers. Returns how much there is in them.
+#[must_use]
+pub fn read_gdb(bytes: &[u8]) -> usize {
+    commands::guest::read_stub(bytes)
+}
+
 /// Reads a recording of perf as `unwind script` and `unwind merge` do, with little memory.
 /// Returns the lengths of the text, the JSON and the merged recording in bytes, or `None`
 /// if it is no recording.

@@ -247,7 +247,7 @@ fn a_guest_continues_after_an_error() {
     let registers = Machine::long(4).registers.replace("RBP", "RXP");
     let played = Machine { registers, ..Machine::long(4) }.start("error");
     let text = fails(played.arguments(), 5);
-    assert!(text.contains("vCPU 0: `info registers` shows no RBP"), "{text}");
+    assert!(text.contains("vCPU 0: the monitor shows no register RBP"), "{text}");
     assert_eq!(played.commands().last().unwrap(), "cont");
 }
 

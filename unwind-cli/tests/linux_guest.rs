@@ -1,4 +1,4 @@
-//! `unwind guest` before a stock Linux kernel that QEMU emulates, with user code that keeps no frame pointers.
+//! `unwind guest` and `unwind record --guest` before a stock Linux kernel that QEMU emulates, with user code that keeps no frame pointers.
 //!
 //! `UNWIND_LINUX_KERNEL=$(.ci/debian-kernel) cargo test -p unwind-cli --test linux_guest`
 #![cfg(test)]
@@ -79,6 +79,7 @@ impl Guest {
         command.arg("-kernel").arg(&kernel).args(["-initrd", &file("initrd")]);
         command.args(["-serial", &format!("file:{}", file("console"))]);
         command.args(["-qmp", &format!("unix:{},server=on,wait=off", file("qmp"))]);
+        command.args(["-gdb", &format!("unix:{},server=on,wait=off", file("gdb"))]);
         let qemu = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let guest = Self { qemu, directory, kernel: kernel.into(), program };
         let begun = Instant::now();
@@ -181,8 +182,8 @@ fn check(guest: &Guest, files: &[&str]) {
     assert!(complete * 3 > stacks * 2, "{complete} of {stacks}");
 }
 
-/// QEMU's dump of a stopped guest is that guest.
-fn a_dump_has_the_same_stacks(guest: &Guest) {
+/// QEMU's dump of a stopped guest is that guest, and its stub for gdb tells the same of it.
+fn a_dump_and_a_stub_have_the_same_stacks(guest: &Guest) {
     let (core, ram) = (guest.directory.join("core"), guest.directory.join("ram"));
     let to = format!("file:{}", core.display());
     let dump = json!({ "paging": false, "protocol": to });
@@ -198,6 +199,69 @@ fn a_dump_has_the_same_stacks(guest: &Guest) {
     }
     assert_eq!(dumped, stopped);
     fs::remove_file(core).unwrap();
+    let gdb = guest.directory.join("gdb");
+    assert_eq!(guest.vcpus(&["guest", "--json"], &[("--gdb", &gdb)]), stopped);
+}
+
+/// Records the guest, and holds what is read of the recording against what the guest executes.
+fn check_recording(guest: &Guest) {
+    let (qmp, file) = (guest.directory.join("qmp"), guest.directory.join("perf.data"));
+    let (qmp, file) = (qmp.to_str().unwrap(), file.to_str().unwrap());
+    let how =
+        ["record", "--guest", "--qmp", qmp, "--duration", "3", "-F", "10", "--json", "-o", file];
+    let ledger: Value = serde_json::from_slice(&support::run(how).stdout).unwrap();
+    let number = |name: &str| ledger[name].as_u64().unwrap();
+    let incomplete = ledger["incomplete"].as_object().unwrap().values();
+    let incomplete: u64 = incomplete.map(|count| count.as_u64().unwrap()).sum();
+    let written = number("written");
+    assert_eq!(number("complete") + incomplete + number("kernel_only"), written, "{ledger}");
+    let stops = &ledger["guest"];
+    assert_eq!(stops["stops"].as_u64(), Some(written / 2), "{ledger}");
+    let [median, maximum] =
+        ["median_nanoseconds", "maximum_nanoseconds"].map(|name| stops[name].as_u64().unwrap());
+    assert!(0 < median && median <= maximum, "{ledger}");
+
+    let text = |arguments: &[&str]| {
+        let output = support::run(arguments.iter().copied());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (mut all, mut whole, mut entered) = (0, 0, 0);
+    for line in text(&["report", file, "--format", "folded"]).lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let count: u64 = count.parse().unwrap();
+        all += count;
+        let frames: Vec<_> = stack.split(';').collect();
+        let Some(main) = frames.iter().position(|frame| *frame == "main") else { continue };
+        if frames.iter().any(|frame| frame.starts_with("[incomplete")) {
+            continue;
+        }
+        whole += count;
+        let known: Vec<_> =
+            frames[main..].iter().copied().filter(|frame| CHAIN.contains(frame)).collect();
+        assert!(CHAIN[1..].starts_with(&known), "{line}");
+        entered +=
+            if frames.iter().any(|frame| frame.starts_with("do_syscall_64")) { count } else { 0 };
+        // Those of the kernel have names, each.
+        let unnamed = frames.iter().find(|frame| frame.contains("[guest.kernel"));
+        assert_eq!(unnamed, None, "{line}");
+    }
+    assert_eq!(all, written);
+    assert!(2 * whole > written && entered > 0, "{whole}, {entered} of {written}");
+
+    let script = text(&["script", file]);
+    for name in [" main+0x", " do_syscall_64+0x", "([guest.kernel.kallsyms])"] {
+        assert!(script.contains(name), "{name}: {script}");
+    }
+    let Some(perf) = tool("perf") else { return };
+    let perf = Command::new(perf)
+        .args(["script", "--guestkallsyms", "/dev/null", "-F", "comm,tid,ip,sym", "-i", file])
+        .output()
+        .unwrap();
+    let perf = String::from_utf8_lossy(&perf.stdout);
+    assert!(perf.contains("\tffffffff"), "{perf}");
+    for (pid, _) in guest.tasks() {
+        assert!(perf.contains(&format!(" {pid} ")), "{perf}");
+    }
 }
 
 /// Holds the threads that the command names against those that the guest has.
@@ -234,5 +298,6 @@ fn a_stock_kernels_stack_leads_to_the_user_code_that_has_entered_it() {
     let files = [&ram, &guest.kernel, &guest.program].map(|path| path.to_str().unwrap());
     let [ram, kernel, program] = files;
     check(&guest, &["--mem", ram, "--symbols", kernel, "--symbols", program]);
-    a_dump_has_the_same_stacks(&guest);
+    check_recording(&guest);
+    a_dump_and_a_stub_have_the_same_stacks(&guest);
 }

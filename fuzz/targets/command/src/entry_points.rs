@@ -2,7 +2,7 @@
 //! that code may move.
 
 pub(crate) use unwind_cli::{
-    dump_archive, explain_sample, read_core, read_perf_data, read_perf_script, read_qmp,
+    dump_archive, explain_sample, read_core, read_gdb, read_perf_data, read_perf_script, read_qmp,
 };
 pub(crate) use unwind_profile::bounded::{
     compared_len, recorded_sections_len, records_len, reported_len,

@@ -1,4 +1,4 @@
-//! What comes from the socket of a QEMU: messages, and texts of its monitor in them.
+//! What comes from the monitor of a guest: messages of QEMU, texts in them, packets of a stub for gdb.
 
 use test_support::CountingAllocator;
 
@@ -8,5 +8,6 @@ pub(crate) fn run(data: &[u8]) {
     let len = u64::try_from(data.len()).unwrap();
     let (read, peak) = CountingAllocator::peak_of(|| entry_points::read_qmp(data));
     assert!(read <= data.len(), "{read} of {len}");
+    let _ = entry_points::read_gdb(data);
     assert!(peak <= 64 * len + (64 << 10), "{peak} bytes of memory for {len}");
 }

@@ -15,7 +15,7 @@ use unwind_target::{ElfError, InputError};
 
 use crate::commands::guest::error::GuestError;
 use crate::commands::guest::ram::{GuestRam, MemoryMap};
-use crate::commands::guest::registers::VcpuState;
+use crate::commands::guest::registers::{CpuPlace, VcpuState};
 use crate::failure::Failure;
 
 /// The CPUs and the memory of a machine at one moment.
@@ -106,7 +106,8 @@ impl Notes {
         if !self.by_qemu.is_empty() {
             return self.by_qemu;
         }
-        let state = |registers| VcpuState { registers, gdt: 0, is_halted: false };
+        let state =
+            |registers| VcpuState { registers, place: CpuPlace::Segments(0), is_halted: false };
         self.by_status.into_iter().map(with_tables).map(state).collect()
     }
 
@@ -164,7 +165,7 @@ fn of_qemu(desc: &[u8]) -> Option<VcpuState> {
         // QEMU writes such notes in long mode only.
         efer: EFER,
     };
-    Some(VcpuState { registers, gdt, is_halted: false })
+    Some(VcpuState { registers, place: CpuPlace::Segments(gdt), is_halted: false })
 }
 
 /// A segment of QEMU's: selector and limit, the upper half of the descriptor, the base.

@@ -33,17 +33,37 @@ pub(crate) enum GuestError {
         /// How long was waited.
         seconds: u64,
     },
+    /// Nothing came in time from a stub for gdb.
+    #[error(
+        "no answer of the stub for gdb within {seconds} s; it serves one client at a time, another one may \
+         hold it"
+    )]
+    StubSilent {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// What came is not gdb's protocol, or was damaged again and again.
+    #[error("what came from the stub is not gdb's remote protocol")]
+    NotGdb,
+    /// The stub does not do what is needed.
+    #[error("the stub refuses `{command}`: {text}")]
+    StubRefuses {
+        /// Which packet.
+        command: String,
+        /// What it says.
+        text: Untrusted,
+    },
     /// The connection broke.
-    #[error("the connection to QEMU broke: {0}")]
+    #[error("the connection to the guest's monitor broke: {0}")]
     Broken(#[source] io::Error),
     /// QEMU closed the connection.
-    #[error("QEMU closed the connection; the guest may have ended")]
+    #[error("the guest's monitor closed the connection; the guest may have ended")]
     Closed,
     /// What came is not QMP.
     #[error("what came from the socket is not QMP")]
     NotQmp,
     /// What came before the end of an answer is longer than any.
-    #[error("what came from the socket is longer than any answer of QEMU's")]
+    #[error("what came from the guest's monitor is longer than any of its answers")]
     TooLong,
     /// No machine has that many.
     #[error("QEMU says that the guest has {0} vCPUs, more than any has")]
@@ -142,9 +162,11 @@ impl GuestError {
                 io::ErrorKind::PermissionDenied => 4,
                 _ => 1,
             },
-            Self::Silent { .. } | Self::Broken(_) => 1,
+            Self::Silent { .. } | Self::StubSilent { .. } | Self::Broken(_) => 1,
             Self::Closed => 6,
             Self::NotQmp
+            | Self::NotGdb
+            | Self::StubRefuses { .. }
             | Self::TooLong
             | Self::TooManyVcpus(_)
             | Self::Refused { .. }

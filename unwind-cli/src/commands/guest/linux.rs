@@ -1,6 +1,7 @@
 //! The Linux kernel that a guest runs, found in its memory.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use unwind_guest::paging::{AddressSpace, PagedMemory, PagingMode};
 use unwind_target::Untrusted;
 
 use crate::commands::guest::ram::GuestRam;
-use crate::commands::guest::registers::VcpuState;
+use crate::commands::guest::registers::{CpuPlace, VcpuState};
 
 /// What an address is called by what the guest itself has in memory.
 #[derive(Clone, Debug)]
@@ -20,8 +21,12 @@ pub(crate) struct FoundName {
     pub(crate) object: Untrusted,
     /// How far above where it was linked for the object is, if that is known.
     pub(crate) bias: Option<u64>,
-    /// The function and where it begins.
-    pub(crate) function: Option<(Untrusted, u64)>,
+    /// The object's code, where in its file that is, and which build of it this is.
+    pub(crate) text: Range<u64>,
+    pub(crate) offset: u64,
+    pub(crate) build_id: Option<Box<[u8]>>,
+    /// The function, and where it is.
+    pub(crate) function: Option<(Untrusted, Range<u64>)>,
 }
 
 /// How long after a search that found nothing the next one is.
@@ -152,8 +157,15 @@ impl Linux {
     ) -> Option<Task> {
         let found = self.found.as_ref()?;
         let mut memory = KernelMemory::with_tlb(ram, space);
-        let cpu = cpu_number(vcpu.gdt, &mut memory).ok()?;
-        found.kernel.task(cpu, &mut memory).ok()?
+        match vcpu.place {
+            CpuPlace::Segments(gdt) => {
+                let cpu = cpu_number(gdt, &mut memory).ok()?;
+                found.kernel.task(cpu, &mut memory).ok()?
+            }
+            CpuPlace::Area(area) => {
+                found.kernel.task_of_area(VirtAddr::new(area), &mut memory).ok()?
+            }
+        }
     }
 
     /// The kernel that was found.
@@ -171,22 +183,26 @@ impl Linux {
         let found = self.found.as_mut()?;
         let mut memory = KernelMemory::with_tlb(ram, space);
         let at = VirtAddr::new(addr);
-        let (object, symbol) = if found.kernel.image().contains(&addr) {
+        let (object, text, symbol) = if found.kernel.image().contains(&addr) {
             if found.names.len() > NAMES_LIMIT {
                 found.names.clear();
             }
             let kernel = &found.kernel;
             let look_up = || kernel.find_at(at, &mut memory).ok().flatten();
-            (Untrusted::from("[kernel]"), *found.names.entry(addr).or_insert_with(look_up))
+            let symbol = *found.names.entry(addr).or_insert_with(look_up);
+            (Untrusted::from("[kernel]"), kernel.image().clone(), symbol)
         } else {
             let module = found.modules.iter().find(|module| module.text().contains(&addr))?;
             let symbol = module.find_at(at, &mut memory).ok().flatten();
             let name = [b"[".as_slice(), module.name(), b"]"].concat();
-            (Untrusted::from(name), symbol)
+            (Untrusted::from(name), module.text().clone(), symbol)
         };
-        let function = symbol
-            .map(|symbol| (Untrusted::from(symbol.name.as_bytes().to_vec()), symbol.start.get()));
-        Some(FoundName { object, bias: None, function })
+        let function = symbol.map(|symbol| {
+            let range = symbol.start.get()..symbol.end.get();
+            (Untrusted::from(symbol.name.as_bytes().to_vec()), range)
+        });
+        let (offset, build_id) = (text.start, None);
+        Some(FoundName { object, bias: None, text, offset, build_id, function })
     }
 }
 

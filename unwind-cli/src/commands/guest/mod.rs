@@ -4,25 +4,31 @@ pub(crate) mod dump;
 pub(crate) mod error;
 pub(crate) mod files;
 mod folded;
+mod gdb;
+mod gdb_packets;
+mod gdb_registers;
 mod kernel;
-mod linux;
+pub(crate) mod linux;
 mod memory;
+pub(crate) mod monitor;
 mod pause;
 mod programs;
 mod qmp;
 mod ram;
-mod registers;
+pub(crate) mod registers;
 mod report;
-mod walk;
+mod sysroot;
+pub(crate) mod walk;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use clap::ArgGroup;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use unwind_target::InputError;
 use unwind_target::counted::counted;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 
@@ -30,17 +36,19 @@ use crate::coloured;
 use crate::commands::guest::dump::MachineDump;
 use crate::commands::guest::files::{GuestFiles, SymbolFile};
 use crate::commands::guest::folded::Folded;
+use crate::commands::guest::monitor::{Monitor, Source};
 use crate::commands::guest::pause::Pause;
-use crate::commands::guest::qmp::Qmp;
-use crate::commands::guest::ram::{GuestRam, MemoryMap};
+use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::VcpuState;
 use crate::commands::guest::report::{GuestReport, VcpuReport};
-use crate::commands::guest::walk::GuestWalker;
+use crate::commands::guest::sysroot::Sysroot;
+use crate::commands::guest::walk::{GuestWalker, VcpuStack};
 use crate::commands::stack::error::Incomplete;
 use crate::commands::stack::text::row_counts;
 use crate::failure::Failure;
 
 use crate::commands::guest::error::GuestError;
+pub(crate) use crate::commands::guest::gdb::read_stub;
 pub(crate) use crate::commands::guest::qmp::read_answers;
 
 /// Print the stacks of what runs in a QEMU guest.
@@ -49,15 +57,11 @@ pub(crate) use crate::commands::guest::qmp::read_answers;
 /// memory by way of its page tables. Nothing is needed in the guest, and
 /// nothing in it is changed.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = LONG_HELP)]
+#[command(after_long_help = LONG_HELP,
+          group(ArgGroup::new("monitor").args(["qmp", "gdb"]).required(true)))]
 pub(crate) struct Args {
-    /// The QMP socket of the QEMU
-    #[arg(long, value_name = "SOCKET")]
-    qmp: PathBuf,
-
-    /// The file that the guest's memory is in, shared, instead of the memory of QEMU itself
-    #[arg(long, value_name = "FILE")]
-    mem: Option<PathBuf>,
+    #[command(flatten)]
+    source: Source,
 
     /// An ELF file whose code the guest executes, or the image of its Linux
     /// kernel, for names and tables; may be given several times. ADDR is where its first
@@ -67,7 +71,7 @@ pub(crate) struct Args {
     symbols: Vec<SymbolFile>,
 
     /// Let the guest run while it is looked at: stacks may change meanwhile
-    #[arg(long)]
+    #[arg(long, conflicts_with = "gdb")]
     live: bool,
 
     /// Take N samples, and print them as folded stacks
@@ -108,6 +112,11 @@ The guest has to be started with a QMP socket, by the same user:
   qemu-system-x86_64 -m 1G -qmp unix:/tmp/guest.qmp,server=on,wait=off …
 
   unwind guest --qmp /tmp/guest.qmp
+
+--gdb takes the stub for gdb of QEMU (-gdb tcp::1234) or of another monitor, if that tells the
+control registers and reads physical memory (QEMU's packet Qqemu.PhyMemMode). The guest stands while the stub
+is connected to and its kernel is looked for, which may take seconds, and runs afterwards, also if it
+was paused before.
 
 Its memory is that of the QEMU process. Whoever may not read that starts the guest with
 its memory in a shared file, and gives it by --mem:
@@ -159,27 +168,10 @@ JSON (its JSON Schema: docs/schema/guest.json): one object with
 /// [`Failure`] if the guest cannot be looked at, or the output not be written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let files = GuestFiles::open(&args.symbols)?;
-    let mut qmp = Qmp::connect(&args.qmp)?;
-    let map = qmp.monitor("info mtree -f", None)?;
-    let map = MemoryMap::parse(&map).ok_or(GuestError::NoMemoryMap)?;
-    let ram = match &args.mem {
-        Some(path) => GuestRam::open(path, map)?,
-        None => qmp.memory(map)?,
-    };
-    let mut guest = Guest {
-        vcpus: qmp.vcpus()?,
-        ram,
-        walker: GuestWalker::new(
-            &files,
-            FramePointerRows { is_trusted: args.trust_fp },
-            args.max_frames,
-        ),
-        files: &files,
-        live: args.live,
-        qmp,
-        troubles: BTreeSet::new(),
-    };
-    guest.prepare()?;
+    let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
+    let walker = GuestWalker::new(&files, frame_pointers, args.max_frames);
+    let mut guest = Guest::open(&args.source, &files, walker)?;
+    guest.live = args.live;
     match args.sample {
         Some(samples) => sample(guest, samples, args),
         None => show(guest, args),
@@ -187,8 +179,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// A guest, and what is known of its code.
-struct Guest<'f> {
-    qmp: Qmp,
+pub(crate) struct Guest<'f> {
+    monitor: Monitor,
     vcpus: Vec<u64>,
     ram: GuestRam,
     files: &'f GuestFiles,
@@ -198,30 +190,74 @@ struct Guest<'f> {
     troubles: BTreeSet<String>,
 }
 
-impl Guest<'_> {
+/// What the vCPUs execute at one moment.
+pub(crate) struct Look {
+    pub(crate) stacks: Vec<(u64, VcpuState, VcpuStack)>,
+    /// How long the guest stood for it.
+    pub(crate) stood: Duration,
+}
+
+impl<'f> Guest<'f> {
+    /// Connects to the monitor of a guest.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if it cannot be looked at.
+    pub(crate) fn open(
+        source: &Source,
+        files: &'f GuestFiles,
+        walker: GuestWalker<'f>,
+    ) -> Result<Self, Failure> {
+        let mut walker = walker;
+        if let Some(path) = &source.sysroot {
+            let sysroot = Sysroot::read(path);
+            let failed = |error| InputError::Read { path: path.clone(), error };
+            walker.use_sysroot(sysroot.map_err(failed)?);
+        }
+        let (mut monitor, ram) = source.connect()?;
+        let vcpus = monitor.vcpus()?;
+        let (live, troubles) = (false, BTreeSet::new());
+        let mut guest = Self { monitor, vcpus, ram, files, walker, live, troubles };
+        guest.prepare()?;
+        guest.monitor.begin()?;
+        Ok(guest)
+    }
+
     /// Finds the kernel while the guest runs. What is not found now is looked for at each stop.
     fn prepare(&mut self) -> Result<(), GuestError> {
-        if let Some(&vcpu) = self.vcpus.first() {
-            let text = self.qmp.monitor("info registers", Some(vcpu))?;
-            if let Ok(state) = VcpuState::parse(&text) {
-                self.walker.prepare(&state.registers, &mut self.ram);
-            }
+        if let Some(&vcpu) = self.vcpus.first()
+            && let Ok(state) = self.monitor.state(vcpu)
+        {
+            self.walker.prepare(&state.registers, &mut self.ram);
         }
         Ok(())
     }
 
     /// Walks the stacks of all vCPUs.
-    fn look(&mut self) -> Result<Vec<VcpuReport>, GuestError> {
-        let mut hold = Pause::new(&mut self.qmp, self.live)?;
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if the monitor does not tell their registers.
+    pub(crate) fn stacks(&mut self) -> Result<Look, GuestError> {
+        let mut hold = Pause::new(&mut self.monitor, self.live)?;
         let mut stacks = Vec::new();
         for &vcpu in &self.vcpus {
-            let text = hold.qmp().monitor("info registers", Some(vcpu))?;
-            let registers = VcpuState::parse(&text)
-                .map_err(|missing| GuestError::Registers { vcpu, missing })?;
-            stacks.push((vcpu, registers, self.walker.walk(&registers, &mut self.ram)));
+            let state = hold.monitor().state(vcpu)?;
+            stacks.push((vcpu, state, self.walker.walk(&state, &mut self.ram)));
         }
-        hold.release()?;
-        // Names take longer than walks: the guest runs meanwhile.
+        let stood = hold.release()?;
+        Ok(Look { stacks, stood })
+    }
+
+    /// What is to be told of the guest and the files.
+    pub(crate) fn warnings(&mut self) -> Vec<String> {
+        self.walker.warnings().chain(self.troubles.iter().cloned()).collect()
+    }
+
+    /// The stacks of all vCPUs with names.
+    fn look(&mut self) -> Result<Vec<VcpuReport>, GuestError> {
+        let Look { stacks, .. } = self.stacks()?;
+        // The guest runs meanwhile.
         let name = |(vcpu, registers, stack)| {
             VcpuReport::new(vcpu, &registers, stack, self.files, &mut self.troubles)
         };
@@ -323,15 +359,14 @@ fn sample(mut guest: Guest<'_>, samples: u64, args: &Args) -> Result<(), Failure
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     folded.write(&mut out).and_then(|()| out.flush()).map_err(Failure::output)?;
-    let warnings: Vec<_> =
-        guest.walker.warnings().chain(guest.troubles.iter().cloned()).chain(end).collect();
+    let warnings: Vec<_> = guest.warnings().into_iter().chain(end).collect();
     warn(&warnings);
     guest.print_stats(args);
     Ok(())
 }
 
 /// Writes warnings to standard error.
-fn warn(warnings: &[String]) {
+pub(crate) fn warn(warnings: &[String]) {
     let mut err = io::stderr().lock();
     for warning in warnings {
         // With standard error gone there is no other place to tell it.

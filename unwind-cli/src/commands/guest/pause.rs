@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
-use serde::de::IgnoredAny;
 
 use crate::commands::guest::error::GuestError;
-use crate::commands::guest::qmp::Qmp;
+use crate::commands::guest::monitor::Monitor;
 
-/// How long a guest may stand, whatever its QEMU has to answer meanwhile.
+/// How long a guest may stand, whatever its monitor has to answer meanwhile.
 const HOLD_LIMIT: Duration = Duration::from_secs(30);
 
 /// A guest that does not run as long as this lives, or one that was to keep running.
@@ -17,7 +16,9 @@ const HOLD_LIMIT: Duration = Duration::from_secs(30);
 /// leave the guest standing.
 #[derive(Debug)]
 pub(crate) struct Pause<'q> {
-    qmp: &'q mut Qmp,
+    monitor: &'q mut Monitor,
+    /// When it began.
+    begun: Instant,
     /// Whether it was this that stopped the guest.
     stopped: bool,
     /// The signals that waited before.
@@ -29,40 +30,39 @@ impl<'q> Pause<'q> {
     ///
     /// # Errors
     ///
-    /// [`GuestError`] if QEMU does not do so.
-    pub(crate) fn new(qmp: &'q mut Qmp, live: bool) -> Result<Self, GuestError> {
-        let mut hold = Self { qmp, stopped: false, signals: None };
-        if !live && hold.qmp.is_running()? {
+    /// [`GuestError`] if the monitor does not do so.
+    pub(crate) fn new(monitor: &'q mut Monitor, live: bool) -> Result<Self, GuestError> {
+        let mut hold = Self { monitor, begun: Instant::now(), stopped: false, signals: None };
+        if !live && hold.monitor.is_running()? {
             hold.signals = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
             // Should the answer get lost, the guest may stand.
             hold.stopped = true;
-            hold.qmp.set_deadline(Instant::now().checked_add(HOLD_LIMIT));
-            hold.qmp.execute::<IgnoredAny>("stop", None)?;
+            hold.begun = Instant::now();
+            hold.monitor.set_deadline(hold.begun.checked_add(HOLD_LIMIT));
+            hold.monitor.stop()?;
         }
         Ok(hold)
     }
 
     /// The connection.
-    pub(crate) fn qmp(&mut self) -> &mut Qmp {
-        self.qmp
+    pub(crate) fn monitor(&mut self) -> &mut Monitor {
+        self.monitor
     }
 
-    /// Lets the guest continue if it ran before.
+    /// Lets the guest continue if it ran before. Returns how long it stood.
     ///
     /// # Errors
     ///
-    /// [`GuestError`] if QEMU does not do so.
-    pub(crate) fn release(mut self) -> Result<(), GuestError> {
-        self.resume()
+    /// [`GuestError`] if the monitor does not do so.
+    pub(crate) fn release(mut self) -> Result<Duration, GuestError> {
+        self.resume()?;
+        Ok(self.begun.elapsed())
     }
 
     fn resume(&mut self) -> Result<(), GuestError> {
-        self.qmp.set_deadline(None);
-        let resumed = if core::mem::take(&mut self.stopped) {
-            self.qmp.execute::<IgnoredAny>("cont", None).map(drop)
-        } else {
-            Ok(())
-        };
+        self.monitor.set_deadline(None);
+        let resumed =
+            if core::mem::take(&mut self.stopped) { self.monitor.resume() } else { Ok(()) };
         if let Some(signals) = self.signals.take() {
             // It was this thread's mask a moment ago.
             let _ = signals.thread_set_mask();

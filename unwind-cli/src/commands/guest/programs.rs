@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
+use std::ops::Range;
 
 use sframe::{RemoteBuffer, RemoteError, RemoteTable};
 use unwind_cfi::{CfiAbi, CfiScratch, RemoteCfi, RemoteCfiError};
@@ -14,6 +15,7 @@ use unwind_target::Untrusted;
 use unwind_target::loaded::module::Modules;
 
 use crate::commands::guest::linux::FoundName;
+use crate::commands::guest::sysroot::Sysroot;
 
 /// The most programs and libraries that one stack is of, and the most addresses of which names are kept.
 const PROGRAMS_LIMIT: usize = 1 << 10;
@@ -63,14 +65,19 @@ impl TableError for ProgramError {
 /// The objects of one address space, as a walk meets their code, and their names.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
+    /// Files of the guest.
+    sysroot: Option<Sysroot>,
     found: Vec<Found>,
     /// Where there are none.
     absent: Vec<u64>,
     scratch: CfiScratch,
     buffer: RemoteBuffer,
     /// Functions by the build of their object and their address in it.
-    names: HashMap<(BuildId, u64), Option<(Untrusted, u64)>>,
+    names: HashMap<(BuildId, u64), Option<Function>>,
 }
+
+/// A function, and where it is.
+type Function = (Untrusted, Range<u64>);
 
 /// An object, and its tables.
 #[derive(Debug)]
@@ -82,6 +89,11 @@ struct Found {
 }
 
 impl Programs {
+    /// Has functions be named by files of the guest, too.
+    pub(crate) fn use_sysroot(&mut self, sysroot: Sysroot) {
+        self.sysroot = Some(sysroot);
+    }
+
     /// Forgets the address space before.
     pub(crate) fn begin(&mut self) {
         self.found.clear();
@@ -117,28 +129,38 @@ impl Programs {
         let index = self.find(addr, mem)?;
         let Found { program, name, .. } = self.found.get(index)?;
         let bias = program.bias();
-        let object = match (name, comm) {
-            (Some(name), _) => name.clone(),
-            (None, Some(comm)) => Untrusted::from(comm.to_vec()),
-            (None, None) => Untrusted::from("[program]"),
-        };
+        let id = program.build_id().map(BuildId::as_bytes);
+        let of_file = id.zip(self.sysroot.as_ref()).and_then(|(id, root)| root.name(id));
+        let object = of_file.or_else(|| name.clone()).unwrap_or_else(|| match comm {
+            Some(comm) => Untrusted::from(comm.to_vec()),
+            None => Untrusted::from("[program]"),
+        });
+        let sysroot = &mut self.sysroot;
+        let mut of_file = |linked: u64| sysroot.as_mut()?.function(id?, linked);
         let look_up = |mem: &mut M| {
             let symbol = program.find_at(VirtAddr::new(addr), mem)?;
             let name = Untrusted::from(symbol.name.as_bytes().to_vec());
-            Some((name, symbol.start.get().wrapping_sub(bias)))
+            let [start, end] = [symbol.start, symbol.end].map(|addr| addr.get().wrapping_sub(bias));
+            Some((name, start..end))
         };
+        let linked = addr.wrapping_sub(bias);
+        let mut look_up = |mem: &mut M| of_file(linked).or_else(|| look_up(mem));
         let function = match program.build_id() {
             Some(build) => {
                 if self.names.len() > NAMES_LIMIT {
                     self.names.clear();
                 }
-                let key = (*build, addr.wrapping_sub(bias));
+                let key = (*build, linked);
                 self.names.entry(key).or_insert_with(|| look_up(mem)).clone()
             }
             None => look_up(mem),
         };
-        let function = function.map(|(name, start)| (name, start.wrapping_add(bias)));
-        Some(FoundName { object, bias: Some(bias), function })
+        let function = function.map(|(name, Range { start, end })| {
+            (name, start.wrapping_add(bias)..end.wrapping_add(bias))
+        });
+        let (text, offset) = (program.text(), program.text_offset());
+        let build_id = id.map(Into::into);
+        Some(FoundName { object, bias: Some(bias), text, offset, build_id, function })
     }
 }
 

@@ -1,11 +1,13 @@
 //! The guest's physical memory, in the file that QEMU keeps it in or in QEMU itself.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::rc::Rc;
 
 use object::elf;
 use unwind_core::ReadError;
@@ -14,6 +16,7 @@ use unwind_target::elf::ElfFile;
 use unwind_x86::paging::{PhysAddr, PhysicalMemory};
 
 use crate::commands::guest::error::GuestError;
+use crate::commands::guest::gdb::Gdb;
 use crate::failure::Failure;
 
 /// Where guest physical addresses are in the file of the guest's memory.
@@ -111,15 +114,17 @@ fn region(line: &str) -> Option<(&str, Range<u64>, u64)> {
 }
 
 /// The guest's physical memory.
-///
-/// It is read by system calls: a mapped file that shrinks would kill the
-/// reader.
 #[derive(Debug)]
-pub(crate) struct GuestRam {
-    file: File,
-    /// Where the memory begins in it.
-    start: u64,
-    map: MemoryMap,
+pub(crate) enum GuestRam {
+    /// It is read by system calls: a mapped file that shrinks would kill the reader.
+    File {
+        file: File,
+        /// Where the memory begins in it.
+        start: u64,
+        map: MemoryMap,
+    },
+    /// A stub for gdb reads it while the guest stands.
+    Stub(Rc<RefCell<Gdb>>),
 }
 
 impl GuestRam {
@@ -136,7 +141,7 @@ impl GuestRam {
         if len < end {
             return Err(GuestError::MemoryFile { path: path.to_owned(), len, end }.into());
         }
-        Ok(Self { file, start: 0, map })
+        Ok(Self::File { file, start: 0, map })
     }
 
     /// The memory of the process that runs the guest, which has that at `start`.
@@ -147,17 +152,29 @@ impl GuestRam {
     pub(crate) fn of_process(pid: i32, start: u64, map: MemoryMap) -> Result<Self, GuestError> {
         let file = File::open(format!("/proc/{pid}/mem"));
         let file = file.map_err(|error| GuestError::Process { pid, error })?;
-        Ok(Self { file, start, map })
+        Ok(Self::File { file, start, map })
+    }
+
+    /// What a stub reads.
+    pub(crate) const fn of_stub(stub: Rc<RefCell<Gdb>>) -> Self {
+        Self::Stub(stub)
     }
 }
 
 impl PhysicalMemory for GuestRam {
     fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let (file, start, map) = match self {
+            Self::File { file, start, map } => (file, *start, map),
+            Self::Stub(stub) => {
+                let read = stub.borrow_mut().read(addr.get(), buf);
+                return read.ok_or(ReadError::Invalid);
+            }
+        };
         let len = u64::try_from(buf.len()).map_err(|_| ReadError::Invalid)?;
-        let at = self.map.locate(addr.get(), len).ok_or(ReadError::Invalid)?;
-        let at = self.start.checked_add(at).ok_or(ReadError::Invalid)?;
+        let at = map.locate(addr.get(), len).ok_or(ReadError::Invalid)?;
+        let at = start.checked_add(at).ok_or(ReadError::Invalid)?;
         loop {
-            match self.file.read_exact_at(buf, at) {
+            match file.read_exact_at(buf, at) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return Err(ReadError::Invalid),

@@ -10,15 +10,23 @@ use unwind_guest::{Segment, VcpuRegisters};
 pub(crate) struct VcpuState {
     /// In 32-bit code zero-extended, without r8 to r15.
     pub(crate) registers: VcpuRegisters,
-    /// Where its table of segments is.
-    pub(crate) gdt: u64,
+    pub(crate) place: CpuPlace,
     /// Whether it waits for an interrupt.
     pub(crate) is_halted: bool,
 }
 
+/// What tells which CPU of its kernel a vCPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CpuPlace {
+    /// Where its table of segments is.
+    Segments(u64),
+    /// Where the kernel has the variables of this CPU.
+    Area(u64),
+}
+
 /// A register that is not there, or not in the known form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`info registers` shows no {0}")]
+#[error("the monitor shows no register {0}")]
 pub(crate) struct MissingRegister(pub(crate) &'static str);
 
 /// The descriptor's bits for 64-bit and for 32-bit code, in its upper half.
@@ -56,7 +64,7 @@ impl VcpuState {
         let ss = Segment { dpl, ..ss };
         let is_halted = fields.number("HLT") == Some(1);
         Ok(Self {
-            gdt: fields.number("GDT").unwrap_or(0),
+            place: CpuPlace::Segments(fields.number("GDT").unwrap_or(0)),
             registers: VcpuRegisters { cs, ss, cr0, cr3, cr4, efer, ..registers },
             is_halted,
         })
@@ -169,7 +177,7 @@ EFER=0000000000000d01
         assert_eq!((registers.cs.selector, registers.ss.selector), (0x10, 0x18));
         assert_eq!((registers.code(), registers.cpl()), (CodeKind::X86_64, 0));
         assert!(vcpu.is_halted);
-        assert_eq!(vcpu.gdt, 0xffff_fe00_0000_1000);
+        assert_eq!(vcpu.place, CpuPlace::Segments(0xffff_fe00_0000_1000));
         let VcpuRegisters { cr0, cr3, cr4, efer, .. } = registers;
         assert_eq!([cr0, cr3, cr4, efer], [0x8005_0033, 0x01ea_4801, 0x0002_1ef0, 0xd01]);
     }

@@ -173,8 +173,8 @@ fn named(
             let (pc, symbol) = (report.pc, &mut report.symbol);
             symbol.object = Some(name.object);
             symbol.object_pc = name.bias.map(|bias| pc.wrapping_sub(bias));
-            if let Some((function, start)) = name.function {
-                symbol.function_offset = Some(pc.wrapping_sub(start));
+            if let Some((function, range)) = name.function {
+                symbol.function_offset = Some(pc.wrapping_sub(range.start));
                 symbol.function = Some(function);
             }
         }

@@ -8,6 +8,7 @@ use unwind_core::{
 use unwind_guest::linux::Task;
 use unwind_guest::orc::{OrcRows, OrcTable};
 use unwind_guest::{AddressHalf, CodeKind, KernelRows as _, LinuxKernel, UserCode, VcpuRegisters};
+use unwind_profile::walks::stack_end::name_of_end;
 use unwind_target::StackEnd;
 use unwind_target::rows::call_frame_source::CallFrameSource;
 use unwind_target::rows::frame_pointers::FramePointerRows;
@@ -23,6 +24,7 @@ use crate::commands::guest::memory::{FilePages, GuestMemory, StackMemory};
 use crate::commands::guest::programs::{ProgramRows, Programs};
 use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::VcpuState;
+use crate::commands::guest::sysroot::Sysroot;
 
 /// The stack of a vCPU.
 pub(crate) struct VcpuStack {
@@ -43,6 +45,15 @@ pub(crate) struct Part {
     /// What each frame is called by what the guest has in memory, where no file was given.
     pub(crate) names: Vec<Option<FoundName>>,
     pub(crate) end: StackEnd,
+    /// Why it is not complete, in a word.
+    pub(crate) why: Option<&'static str>,
+}
+
+impl VcpuStack {
+    /// Why the stack is not complete, in a word.
+    pub(crate) fn incomplete(&self) -> Option<&'static str> {
+        self.part.why.or_else(|| self.user.as_ref()?.why)
+    }
 }
 
 impl Part {
@@ -93,6 +104,11 @@ impl<'f> GuestWalker<'f> {
             has_other_kernel,
             programs,
         }
+    }
+
+    /// Has functions of programs be named by files of the guest, too.
+    pub(crate) fn use_sysroot(&mut self, sysroot: Sysroot) {
+        self.programs.use_sysroot(sysroot);
     }
 
     /// How often a row was kept, and how often it was looked up.
@@ -181,20 +197,22 @@ impl<'f> GuestWalker<'f> {
         let walker = Walker::new(LinuxKernel::new(vcpu.x86_64()), &mut orc);
         let walker = walker.cache(&mut self.kernel_rows).fallback(self.frame_pointers);
         let walker = walker.max_frames(self.max_frames).return_addresses(AddressHalf::Kernel);
-        let (frames, mut end, is_end) = collect(walker, vcpu.x86_64_registers(), memory);
+        let collected = collect(walker, vcpu.x86_64_registers(), memory);
+        let Collected { frames, mut end, mut why, is_end } = collected;
         let user = match is_end.then(|| orc.entry().user_code(memory.paged())) {
             None | Some(Err(UserCode::None)) => None,
             Some(Ok((code, entered))) => {
                 let regs = (entered.x86_64, entered.ia32);
                 Some(self.walk_code(vcpu, code, true, regs, memory))
             }
-            Some(Err(why)) => {
-                lose_user(&mut end, why);
+            Some(Err(lost)) => {
+                lose_user(&mut end, lost);
+                why = why.or(Some("kernel-entry"));
                 None
             }
         };
         let (code, names) = (CodeKind::X86_64, Vec::new());
-        (Part { code, is_by_orc: true, frames, names, end }, user)
+        (Part { code, is_by_orc: true, frames, names, end, why }, user)
     }
 
     /// Walks the stack of code that has no ORC table.
@@ -206,7 +224,7 @@ impl<'f> GuestWalker<'f> {
         (wide, narrow): (X86_64Regs, Ia32Regs),
         memory: &mut StackMemory<'_>,
     ) -> Part {
-        let (frames, end) = match code {
+        let Collected { frames, end, why, .. } = match code {
             CodeKind::X86_64 => {
                 let arch = vcpu.x86_64();
                 // Interrupts write to a kernel's stack below the stack pointer.
@@ -219,8 +237,7 @@ impl<'f> GuestWalker<'f> {
                 let walker = Walker::new(arch, source).cache(&mut self.rows);
                 let walker = walker.fallback(self.frame_pointers).max_frames(self.max_frames);
                 let half = if is_user { AddressHalf::User } else { AddressHalf::Kernel };
-                let (frames, end, _) = collect(walker.return_addresses(half), wide, memory);
-                (frames, end)
+                collect(walker.return_addresses(half), wide, memory)
             }
             CodeKind::Ia32 { code_base, stack_base } => {
                 let arch = Ia32::with_bases(code_base, stack_base);
@@ -231,15 +248,15 @@ impl<'f> GuestWalker<'f> {
                 let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
                 let source = UnrecordedPushes::new(source);
                 let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-                let (frames, end, _) = collect(walker.max_frames(self.max_frames), narrow, memory);
-                (frames, end)
+                collect(walker.max_frames(self.max_frames), narrow, memory)
             }
             CodeKind::Sixteen => {
                 let text = "16-bit code, whose stacks are not walked".into();
-                (Vec::new(), StackEnd::not_walkable(text))
+                let end = StackEnd::not_walkable(text);
+                Collected { frames: Vec::new(), end, why: Some("not-walkable"), is_end: false }
             }
         };
-        Part { code, is_by_orc: false, frames, names: Vec::new(), end }
+        Part { code, is_by_orc: false, frames, names: Vec::new(), end, why }
     }
 }
 
@@ -254,12 +271,20 @@ fn lose_user(end: &mut StackEnd, why: UserCode) {
     end.text = format!("{}, but the kernel {why}", end.text);
 }
 
-/// The frames, why there are no more, and whether the outermost one is the last by its row.
+/// A walk of one kind of code.
+struct Collected {
+    frames: Vec<Frame>,
+    end: StackEnd,
+    why: Option<&'static str>,
+    /// Whether the outermost frame is the last by its row.
+    is_end: bool,
+}
+
 fn collect<A, S, F, T, C>(
     mut walker: Walker<A, S, F, T, C>,
     regs: A::Regs,
     memory: &mut StackMemory<'_>,
-) -> (Vec<Frame>, StackEnd, bool)
+) -> Collected
 where
     A: Arch,
     S: RowSource<A>,
@@ -273,6 +298,12 @@ where
     let frames: Vec<_> = walked.by_ref().collect();
     let end = walked.end();
     let is_end = matches!(end, Some(End::Outermost));
+    let why = match &end {
+        Some(end) if end.is_retryable() => "not-resident",
+        Some(end) if end.is_outermost() => "gap",
+        Some(end) => name_of_end(end.code()),
+        None => "no-start",
+    };
     let mut end = end.map_or_else(
         || StackEnd::not_walkable("no frames".into()),
         |end| StackEnd::new(&end, &frames),
@@ -284,5 +315,6 @@ where
     {
         end.text = format!("{}: {fault}", end.text);
     }
-    (frames, end, is_end)
+    let why = (!end.complete).then_some(why);
+    Collected { frames, end, why, is_end }
 }

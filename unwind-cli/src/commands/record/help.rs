@@ -34,6 +34,8 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
                         brought in (--no-fault)
   executed-another      the process executed another program before its stack was walked in the kernel
   thread-ended          the thread ended before its stack was walked in the kernel
+  not-resident          of --guest: a page of the stack or of a table is not in the guest's memory
+  kernel-entry          of --guest: the guest's kernel has not saved the registers of user code yet
   no-room               the stack was to be copied, and the ring was nearly full, see --ring-kib
   others                as `unwind script` says of each such stack
 If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed
@@ -52,5 +54,7 @@ changes its meaning or goes), the classes above as counts, `incomplete` as an ob
   walks           in the kernel: stacks walked where the sample was taken (at_once), before the thread
                   returned to user code (deferred), or copied for want of a row and walked outside
                   (copied); samples that share the stack of an earlier one (shared)
+  guest           of --guest: how often it was stopped, and how long it stood (stops, median_nanoseconds,
+                  maximum_nanoseconds)
   off_cpu         of --off-cpu: samples and nanoseconds of waits, without_sample and
                   nanoseconds_without_sample of those without one, without_end";

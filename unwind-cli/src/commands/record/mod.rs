@@ -3,18 +3,23 @@
 mod control_group;
 mod cpu_list;
 mod files;
+mod guest;
 mod help;
 #[cfg(feature = "otlp")]
 mod receiver;
 pub(crate) mod signals;
+mod told;
 
 use std::ffi::{CString, OsString};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+#[cfg(feature = "otlp")]
+use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use clap::ArgGroup;
 use nix::sys::signal::Signal;
 use unwind_profile::engine::caller_signals::CallerSignals;
 use unwind_profile::engine::requested::{MOST, NameError, Requested, parse};
@@ -23,7 +28,6 @@ use unwind_profile::engine::sampling::{
 };
 use unwind_profile::engine::subject::{HeldCommand, Subject, process_of, processes_of_user};
 use unwind_profile::recording::error::RecordingError;
-use unwind_profile::session::ledger::Ledger;
 use unwind_profile::session::parts::Part;
 use unwind_profile::session::recording::Form;
 use unwind_profile::session::rings::{RING, Span, check_exist, existing, of_running};
@@ -37,10 +41,12 @@ use crate::commands::opened::open;
 use crate::commands::record::control_group::control_group;
 use crate::commands::record::cpu_list::{Cpus, parse_cpus};
 use crate::commands::record::files::{Files, OpenFile};
+use crate::commands::record::guest::{GuestArgs, How};
 use crate::commands::record::help::LONG_HELP;
 #[cfg(feature = "otlp")]
 use crate::commands::record::receiver::Receiver;
 use crate::commands::record::signals::end_at;
+use crate::commands::record::told::{Telling, tell};
 use crate::failure::{Failure, LEDGER};
 use crate::progress::Elapsed;
 use crate::{ignored_pipe, notices};
@@ -54,7 +60,8 @@ use crate::{ignored_pipe, notices};
 ///
 /// At the end a ledger says what became of each sample: complete, incomplete and why, lost.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = LONG_HELP)]
+#[command(after_long_help = LONG_HELP,
+          group(ArgGroup::new("monitor").args(["qmp", "gdb"]).requires("guest")))]
 pub(crate) struct RecordArgs {
     /// The events of which samples are taken, by perf's names, with commas between them; can be given
     /// several times
@@ -74,6 +81,7 @@ pub(crate) struct RecordArgs {
 
     /// Samples a second of CPU time; of tracepoints each hit is one
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = 999, alias = "freq",
+          default_value_if("guest", "true", "49"),
           value_parser = clap::value_parser!(u32).range(1..=50_000))]
     rate: u32,
 
@@ -200,6 +208,9 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     engine: EngineArgs,
 
+    #[command(flatten)]
+    guest: GuestArgs,
+
     /// Declare that all code without a table keeps frame pointers
     #[arg(long)]
     trust_fp: bool,
@@ -252,6 +263,10 @@ impl RecordArgs {
             SessionError::File(error) => RecordingError { path: self.output.clone(), error }.into(),
             error => error.into(),
         }
+    }
+
+    const fn telling(&self) -> Telling {
+        Telling { is_json: self.json, is_one_of_many: self.every.is_some() }
     }
 
     /// What the engine that walks in the kernel cannot do.
@@ -327,6 +342,16 @@ impl RecordArgs {
 /// [`Failure`] if samples cannot be taken, the file not be written, or the ledger does not
 /// add up.
 pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
+    if args.guest.guest {
+        let how = How {
+            output: &args.output,
+            rate: args.rate,
+            duration: args.duration,
+            trust_fp: args.trust_fp,
+            telling: args.telling(),
+        };
+        return guest::record(&args.guest, &how);
+    }
     let file_error = |error| Failure::from(RecordingError { path: args.output.clone(), error });
     check_exist(&args.pid)?;
     check_exist(&args.tid)?;
@@ -449,7 +474,7 @@ impl Writing<'_> {
         let ledger = self.session.write(file, part).map_err(session_error)?;
         files.finish(&at, &path).map_err(|error| file_error(error.into()))?;
         elapsed.finish();
-        tell(self.args, &path, &ledger)?;
+        tell(self.args.telling(), &path, &ledger)?;
         #[cfg(feature = "otlp")]
         if let Some(receiver) = &self.args.otlp {
             self.send(receiver, &path);
@@ -465,20 +490,5 @@ impl Writing<'_> {
             self.unsent = self.unsent.saturating_add(1);
             let _ = writeln!(io::stderr(), "unwind: {} is not sent: {error}", escaped(path));
         }
-    }
-}
-
-/// Shows the ledger.
-fn tell(args: &RecordArgs, path: &Path, ledger: &Ledger) -> Result<(), Failure> {
-    if args.json {
-        let text = serde_json::to_string(ledger).map_err(|error| Failure::new(error, 1))?;
-        writeln!(io::stdout(), "{text}").map_err(Failure::output)
-    } else {
-        // With standard error gone there is no other place to tell it.
-        let _ = match args.every {
-            Some(_) => writeln!(io::stderr(), "{}: {}", escaped(path), ledger.summary()),
-            None => write!(io::stderr(), "{ledger}"),
-        };
-        Ok(())
     }
 }

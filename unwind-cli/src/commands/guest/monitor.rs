@@ -1,0 +1,160 @@
+//! The monitor of a guest, that tells the registers of its vCPUs and stops it: QEMU by its own protocol, or what has
+//! a stub for gdb.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Instant;
+
+use serde::de::IgnoredAny;
+
+use crate::commands::guest::error::GuestError;
+use crate::commands::guest::gdb::Gdb;
+use crate::commands::guest::qmp::Qmp;
+use crate::commands::guest::ram::{GuestRam, MemoryMap};
+use crate::commands::guest::registers::VcpuState;
+use crate::failure::Failure;
+
+/// Where a guest is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Source {
+    /// The QMP socket of the QEMU
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) qmp: Option<PathBuf>,
+
+    /// The stub for gdb of the guest's monitor instead, as of QEMU's -gdb: HOST:PORT, or the path of a
+    /// socket. Registers and memory come from it alone
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) gdb: Option<String>,
+
+    /// The file that the guest's memory is in, shared, instead of the memory of QEMU itself, or
+    /// of what the stub reads
+    #[arg(long, value_name = "FILE", requires = "monitor")]
+    pub(crate) mem: Option<PathBuf>,
+
+    /// A folder with files of the guest: those with the build ids of its programs name functions that these
+    /// do not export
+    #[arg(long, value_name = "DIR", requires = "monitor")]
+    pub(crate) sysroot: Option<PathBuf>,
+}
+
+/// A connection to a monitor.
+#[derive(Debug)]
+pub(crate) enum Monitor {
+    Qmp(Qmp),
+    /// Memory is read by the same connection.
+    Gdb(Rc<RefCell<Gdb>>),
+}
+
+impl Source {
+    /// Connects to the monitor, and finds the guest's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if one of them is not to be had.
+    pub(crate) fn connect(&self) -> Result<(Monitor, GuestRam), Failure> {
+        let map_of = |text: &str| MemoryMap::parse(text).ok_or(GuestError::NoMemoryMap);
+        if let Some(address) = &self.gdb {
+            let mut gdb = Gdb::connect(address)?;
+            let ram = match &self.mem {
+                Some(path) => Some(GuestRam::open(path, map_of(&gdb.monitor("info mtree -f")?)?)?),
+                None => None,
+            };
+            let gdb = Rc::new(RefCell::new(gdb));
+            let ram = ram.unwrap_or_else(|| GuestRam::of_stub(Rc::clone(&gdb)));
+            return Ok((Monitor::Gdb(gdb), ram));
+        }
+        let mut qmp = Qmp::connect(self.qmp.as_deref().unwrap_or_else(|| "".as_ref()))?;
+        let map = map_of(&qmp.monitor("info mtree -f", None)?)?;
+        let ram = match &self.mem {
+            Some(path) => GuestRam::open(path, map)?,
+            None => qmp.memory(map)?,
+        };
+        Ok((Monitor::Qmp(qmp), ram))
+    }
+}
+
+impl Monitor {
+    /// The numbers of the vCPUs.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if the monitor does not tell.
+    pub(crate) fn vcpus(&mut self) -> Result<Vec<u64>, GuestError> {
+        match self {
+            Self::Qmp(qmp) => qmp.vcpus(),
+            Self::Gdb(gdb) => Ok((0..).take(gdb.borrow().vcpus()).collect()),
+        }
+    }
+
+    /// The registers of a vCPU.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if the monitor does not tell.
+    pub(crate) fn state(&mut self, vcpu: u64) -> Result<VcpuState, GuestError> {
+        match self {
+            Self::Qmp(qmp) => {
+                let text = qmp.monitor("info registers", Some(vcpu))?;
+                VcpuState::parse(&text).map_err(|missing| GuestError::Registers { vcpu, missing })
+            }
+            Self::Gdb(gdb) => gdb.borrow_mut().state(vcpu),
+        }
+    }
+
+    /// Whether the guest runs.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if the monitor does not tell.
+    pub(crate) fn is_running(&mut self) -> Result<bool, GuestError> {
+        match self {
+            Self::Qmp(qmp) => qmp.is_running(),
+            Self::Gdb(gdb) => Ok(gdb.borrow().is_running()),
+        }
+    }
+
+    /// Stops the guest.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if the monitor does not.
+    pub(crate) fn stop(&mut self) -> Result<(), GuestError> {
+        match self {
+            Self::Qmp(qmp) => qmp.execute::<IgnoredAny>("stop", None).map(drop),
+            Self::Gdb(gdb) => gdb.borrow_mut().stop(),
+        }
+    }
+
+    /// Lets the guest continue.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if the monitor does not.
+    pub(crate) fn resume(&mut self) -> Result<(), GuestError> {
+        match self {
+            Self::Qmp(qmp) => qmp.execute::<IgnoredAny>("cont", None).map(drop),
+            Self::Gdb(gdb) => gdb.borrow_mut().resume(),
+        }
+    }
+
+    /// A guest stands since a stub for gdb was connected to: lets it run.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if the monitor does not.
+    pub(crate) fn begin(&mut self) -> Result<(), GuestError> {
+        match self {
+            Self::Qmp(_) => Ok(()),
+            Self::Gdb(gdb) => gdb.borrow_mut().resume(),
+        }
+    }
+
+    /// Gives all answers up to `deadline` no more time than until then.
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
+        match self {
+            Self::Qmp(qmp) => qmp.set_deadline(deadline),
+            Self::Gdb(gdb) => gdb.borrow_mut().set_deadline(deadline),
+        }
+    }
+}
