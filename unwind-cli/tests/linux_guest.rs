@@ -200,7 +200,8 @@ fn a_dump_and_a_stub_have_the_same_stacks(guest: &Guest) {
     assert_eq!(dumped, stopped);
     fs::remove_file(core).unwrap();
     let gdb = guest.directory.join("gdb");
-    assert_eq!(guest.vcpus(&["guest", "--json"], &[("--gdb", &gdb)]), stopped);
+    let stub = guest.vcpus(&["guest", "--json"], &[("--gdb", &gdb)]);
+    assert_eq!(stub, stopped);
 }
 
 /// Records the guest, and holds what is read of the recording against what the guest executes.

@@ -17,7 +17,7 @@ impl RegisterLayout {
     /// Takes the registers of a document. Returns the names of those that it includes.
     pub(crate) fn add(&mut self, text: &str) -> Vec<String> {
         let mut included = Vec::new();
-        for element in text.split('<').skip(1) {
+        for element in without_comments(text).split('<').skip(1) {
             let (element, _) = element.split_once('>').unwrap_or((element, ""));
             if element.starts_with("xi:include ") {
                 included.extend(attribute(element, "href").map(str::to_owned));
@@ -49,6 +49,17 @@ impl RegisterLayout {
     }
 }
 
+/// A document without comments: QEMU's have registers in them.
+fn without_comments(text: &str) -> String {
+    let (mut plain, mut rest) = (String::new(), text);
+    while let Some((before, comment)) = rest.split_once("<!--") {
+        plain.push_str(before);
+        rest = comment.split_once("-->").map_or("", |(_, after)| after);
+    }
+    plain.push_str(rest);
+    plain
+}
+
 /// An attribute of an element.
 fn attribute<'e>(element: &'e str, name: &str) -> Option<&'e str> {
     let start = format!(" {name}=\"");
@@ -68,8 +79,9 @@ mod tests {
         assert_eq!(layout.add(target), ["core.xml"]);
         let core = "<feature name=\"org.gnu.gdb.i386.core\">\n<flags id=\"f\" size=\"4\"/>\n\
                     <reg name=\"rax\" bitsize=\"64\" type=\"int64\"/>\n\
-                    <reg name=\"eflags\" bitsize=\"32\" type=\"f\"/>\n<reg name=\"st0\" bitsize=\"80\"/>\
-                    <reg name=\"cr3\" bitsize=\"64\"/></feature>";
+                    <reg name=\"eflags\" bitsize=\"32\" type=\"f\"/>\n<!--reg name=\"cs_base\" bitsize=\"64\"/>\n\
+                    <reg name=\"ss_base\" bitsize=\"64\"/-->\n\
+                    <reg name=\"st0\" bitsize=\"80\"/><reg name=\"cr3\" bitsize=\"64\"/></feature>";
         assert!(layout.add(core).is_empty());
         let bytes: Vec<u8> = (0..30).collect();
         assert_eq!(layout.value("rax", &bytes), Some(0x0706_0504_0302_0100));

@@ -219,7 +219,6 @@ impl<'f> Guest<'f> {
         let (live, troubles) = (false, BTreeSet::new());
         let mut guest = Self { monitor, vcpus, ram, files, walker, live, troubles };
         guest.prepare()?;
-        guest.monitor.begin()?;
         Ok(guest)
     }
 
@@ -246,6 +245,7 @@ impl<'f> Guest<'f> {
             stacks.push((vcpu, state, self.walker.walk(&state, &mut self.ram)));
         }
         let stood = hold.release()?;
+        self.monitor.begin()?;
         Ok(Look { stacks, stood })
     }
 

@@ -138,7 +138,7 @@ impl Monitor {
         }
     }
 
-    /// A guest stands since a stub for gdb was connected to: lets it run.
+    /// Lets a guest run that stands since its stub for gdb was connected to.
     ///
     /// # Errors
     ///
