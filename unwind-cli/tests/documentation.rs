@@ -28,6 +28,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("LD_LIBRARY_PATH=", "a program that the reader has, with what is installed"),
     ("LD_PRELOAD=", "a program that the reader has, with what is installed"),
     ("unwind guest", "it needs QEMU: hosts/kernel-demo/run runs it"),
+    ("unwind record --guest", "it needs QEMU: the test linux_guest runs it"),
     ("hosts/linux-module/package", "hosts/linux-module/tests/run runs it"),
     ("apt-get install dkms", "it installs for good, and so do the next two"),
     ("dkms install", "a kernel module"),

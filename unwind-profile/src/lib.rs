@@ -131,7 +131,8 @@ pub use crate::recording::error::{Fault as RecordFault, PerfError, RecordingErro
 pub use crate::recording::off_cpu::OffCpu;
 pub use crate::recording::reader::ReadProgress;
 pub use crate::session::SessionError;
-pub use crate::session::ledger::{EventLedger, GuestStops, Ledger, LedgerError, TimeOfSamples};
+pub use crate::session::guest_stops::GuestStops;
+pub use crate::session::ledger::{EventLedger, Ledger, LedgerError, TimeOfSamples};
 pub use crate::session::parts::DrainFailed;
 pub use crate::session::rings::NoProcess;
 pub use crate::session::told::Throttled;

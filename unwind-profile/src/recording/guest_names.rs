@@ -95,29 +95,24 @@ impl GuestNames {
         self.0.get(key)
     }
 
-    /// Takes note of an object. Returns whether it is a new one.
-    pub(crate) fn add_object(&mut self, key: &ObjectKey, shift: u64) -> bool {
-        if self.0.contains_key(key) {
-            return false;
-        }
-        let names = ObjectNames { shift, functions: BTreeMap::new() };
-        self.0.insert(key.clone(), Arc::new(names));
-        true
+    /// Takes note of an object, unless that was done.
+    pub(crate) fn add_object(&mut self, key: &ObjectKey, shift: u64) {
+        let names = || ObjectNames { shift, functions: BTreeMap::new() }.into();
+        self.0.entry(key.clone()).or_insert_with(names);
     }
 
-    /// Takes note of a function of an object that was taken note of. Returns whether it is a new one.
+    /// Takes note of a function of an object that was taken note of, unless that was done.
     pub(crate) fn add_function(
         &mut self,
         key: &ObjectKey,
         (start, end): (u64, u64),
         name: &Untrusted,
-    ) -> bool {
-        let Some(names) = self.0.get_mut(key) else { return false };
-        if names.functions.contains_key(&start) {
-            return false;
+    ) {
+        if let Some(names) = self.0.get_mut(key)
+            && !names.functions.contains_key(&start)
+        {
+            Arc::make_mut(names).functions.insert(start, (end, name.clone()));
         }
-        Arc::make_mut(names).functions.insert(start, (end, name.clone()));
-        true
     }
 }
 
@@ -143,10 +138,11 @@ mod tests {
         let mut names = GuestNames::default();
         let with_id = (Untrusted::from("libc.so.6"), Some([7; 20].into()));
         let without = (Untrusted::from("init"), None);
-        assert!(names.add_object(&with_id, 0x1000) && names.add_object(&without, 0));
-        assert!(!names.add_object(&with_id, 0));
-        assert!(names.add_function(&with_id, (0x2000, 0x2010), &Untrusted::from("read")));
-        assert!(!names.add_function(&with_id, (0x2000, 0x2020), &Untrusted::from("other")));
+        names.add_object(&with_id, 0x1000);
+        names.add_object(&without, 0);
+        names.add_object(&with_id, 0);
+        names.add_function(&with_id, (0x2000, 0x2010), &Untrusted::from("read"));
+        names.add_function(&with_id, (0x2000, 0x2020), &Untrusted::from("other"));
         let read = GuestNames::of_section(&names.section().unwrap());
         assert_eq!(read, names);
         let object = read.get(&with_id).unwrap();

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,8 @@ use crate::recording::error::PerfError;
 use crate::recording::guest_names::{GUEST_NAMES, GuestNames, ObjectKey};
 use crate::recording::header::Feature;
 use crate::recording::record_file::RecordFile;
-use crate::session::ledger::{GuestStops, Ledger};
+use crate::session::guest_stops::GuestStops;
+use crate::session::ledger::Ledger;
 use crate::session::ledger_section::LedgerSection;
 use crate::session::recording::begin_file;
 use crate::session::stream::layout;
@@ -151,20 +153,10 @@ impl GuestRecording {
     }
 
     /// Takes note of a function in code that was taken note of: where it begins and ends now.
-    ///
-    /// # Errors
-    ///
-    /// What writing fails with.
-    pub fn function(
-        &mut self,
-        code: &GuestCode,
-        range: &Range<u64>,
-        name: &Untrusted,
-    ) -> io::Result<()> {
+    pub fn function(&mut self, code: &GuestCode, range: &Range<u64>, name: &Untrusted) {
         let linked = |addr: u64| addr.wrapping_sub(code.bias);
         let (start, end) = (linked(range.start), linked(range.end));
         self.names.add_function(&key_of(code), (start, end), name);
-        Ok(())
     }
 
     /// Writes a sample.
@@ -236,7 +228,7 @@ impl GuestRecording {
             return Ok(());
         }
         self.due = None;
-        let mut section = self.ledger_section();
+        let mut section = LedgerSection::new(self.ledger.clone(), self.incomplete.clone());
         section.is_unfinished = true;
         let sections = self.sections(&section)?;
         self.out.checkpoint(&sections)
@@ -248,15 +240,12 @@ impl GuestRecording {
     ///
     /// What writing fails with.
     pub fn finish(mut self) -> io::Result<Ledger> {
-        let section = self.ledger_section();
+        self.ledger.guest = Some(GuestStops::of(mem::take(&mut self.stops)));
+        let ledger = mem::replace(&mut self.ledger, Ledger::new());
+        let section = LedgerSection::new(ledger, mem::take(&mut self.incomplete));
         let sections = self.sections(&section)?;
         self.out.finish(&sections)?;
         Ok(section.ledger)
-    }
-
-    fn ledger_section(&self) -> LedgerSection {
-        let guest = Some(GuestStops::of(&self.stops));
-        LedgerSection::new(Ledger { guest, ..self.ledger.clone() }, self.incomplete.clone())
     }
 
     fn sections(&self, ledger: &LedgerSection) -> io::Result<[(Feature, Vec<u8>); 2]> {

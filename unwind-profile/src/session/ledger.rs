@@ -9,6 +9,7 @@ use unwind_target::counted::counted;
 use crate::engine::drained::{Drained, OfEvent};
 use crate::engine::{CpuTime, KernelWalks};
 use crate::recording::off_cpu::OffCpu;
+use crate::session::guest_stops::GuestStops;
 use crate::session::told::{Throttled, Told};
 use crate::walks::tally::Tally;
 
@@ -147,30 +148,6 @@ impl EventLedger {
             unchecked: of_event.unchecked,
             damaged: of_event.damaged,
             dropped: of_event.dropped,
-        }
-    }
-}
-
-/// How often and how long a guest stood so that its vCPUs could be looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GuestStops {
-    /// How often. Each time there is a sample of each vCPU.
-    pub stops: u64,
-    /// The median of the times that it stood.
-    pub median_nanoseconds: u64,
-    /// The longest one.
-    pub maximum_nanoseconds: u64,
-}
-
-impl GuestStops {
-    /// Of the times that it stood, in nanoseconds.
-    pub(crate) fn of(times: &[u64]) -> Self {
-        let mut times = times.to_vec();
-        times.sort_unstable();
-        Self {
-            stops: u64::try_from(times.len()).unwrap_or(u64::MAX),
-            median_nanoseconds: times.get(times.len() / 2).copied().unwrap_or(0),
-            maximum_nanoseconds: times.last().copied().unwrap_or(0),
         }
     }
 }
@@ -472,10 +449,8 @@ impl Display for Ledger {
                  {deferred}, copied for want of a row: {copied}; samples that share one: {shared}"
             )?;
         }
-        if let Some(GuestStops { stops, median_nanoseconds, maximum_nanoseconds }) = self.guest {
-            let stops = counted(stops, "stop", "stops");
-            let [median, maximum] = [median_nanoseconds, maximum_nanoseconds].map(milliseconds);
-            writeln!(f, "{stops} of the guest, {median} ms in the middle, {maximum} ms at most")?;
+        if let Some(stops) = self.guest {
+            writeln!(f, "{stops}")?;
         }
         if let Some(waits) = self.off_cpu {
             writeln!(
@@ -524,12 +499,6 @@ impl Display for Ledger {
             Err(error) => writeln!(f, "{error}"),
         }
     }
-}
-
-/// With two digits after the point, cut.
-fn milliseconds(nanoseconds: u64) -> String {
-    let hundredths = nanoseconds / 10_000;
-    format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
 /// How many of a hundred, with one digit after the point, cut: 100.0 are all.

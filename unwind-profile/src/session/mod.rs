@@ -2,6 +2,7 @@
 
 pub mod drain;
 pub mod guest_recording;
+pub mod guest_stops;
 pub mod keeper;
 pub mod ledger;
 pub mod ledger_section;

@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn a_packet_is_read_as_it_was_written_with_what_stands_for_more() {
         assert_eq!(encoded(b"g"), b"$g#67");
-        let (address, served) = stub(vec![b"+$0* ab}\x03#3d", b"+$OK#9a"]);
+        let (address, served) = stub(vec![b"+$0* ab}\x03#bd", b"+$OK#9a"]);
         let mut packets = Packets::connect(&address, Duration::from_secs(5)).unwrap();
         assert_eq!(packets.ask("g").unwrap(), b"0000ab#");
         assert_eq!(packets.ask("Hg1").unwrap(), b"OK");

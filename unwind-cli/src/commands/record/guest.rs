@@ -191,8 +191,8 @@ fn write_name(
         is_kernel,
     };
     recording.code(task, &code)?;
-    match function {
-        Some((name, range)) => recording.function(&code, range, name),
-        None => Ok(()),
+    if let Some((name, range)) = function {
+        recording.function(&code, range, name);
     }
+    Ok(())
 }
