@@ -12,7 +12,7 @@ KERNEL_MARK, DEFERRED_MARK, FIRST_MARK = 2**64 - 128, 2**64 - 640, 2**64 - 4095
 
 # What the known functions have between them, and how the C library begins. In the vDSO names are of no use.
 START = r"(main( \S*libc_start\S*)*( _start)?|thread( start_thread)( \S*clone\S*)?)"
-KNOWN = re.compile(rf"^((leaf )?varying (step ){{12}}|(step ){{1,12}}|((\S+ )?\S*getppid )?)rounds work {START}$")
+KNOWN = re.compile(rf"^(((leaf )?varying (step ){{12}}|(step ){{1,12}}|((\S+ )?\S*getppid )?)rounds )?work {START}$")
 
 
 @dataclasses.dataclass
@@ -72,7 +72,7 @@ def tally(data, programs):
             pid, parent = struct.unpack_from("<II", body)
             parents[pid] = parent
     symbols = {}
-    others, whole, part, foreign = collections.Counter(), 0, 0, 0
+    others, whole, part, foreign, wrong = collections.Counter(), 0, 0, 0, []
     for got in stacks.values():
         for pid, pcs in got:
             name, bias = maps.get(pid) or maps.get(parents.get(pid), ("?", 0))
@@ -87,7 +87,7 @@ def tally(data, programs):
                 whole += 1
             elif "work" in frames or "step" in frames:
                 part += 1
-                others[text[:150]] += 1
+                wrong.append(text)
             else:
                 others["of the C library: " + text[:60]] += 1
     asked = collections.Counter((tid, cookie) for tid, cookie, _, _ in samples if cookie)
@@ -101,6 +101,8 @@ def tally(data, programs):
     text = (f"{len(samples)} samples ({len(in_kernel)} of the kernel), {total} stacks: {whole} whole and right, {part} not, "
             f"{total - whole - part - foreign} of start-up, {foreign} of others; cookies {len(asked)}: one stack "
             f"{len(asked) - without - twice}, none {without}, more {twice}; lost {lost}")
+    for stack in wrong[:6]:
+        text += f"\n        not whole: {stack[:400]}"
     for other, count in others.most_common(6):
         text += f"\n        {count} x {other}"
     return Tally(text, sorted(faults))
