@@ -96,11 +96,7 @@ where
     /// How often a row was kept, and how often it was looked up.
     #[must_use]
     pub fn rows(&self) -> CacheStats {
-        let (mut rows, user) = (self.rows.stats(), self.user_rows.stats());
-        rows.hits = rows.hits.saturating_add(user.hits);
-        rows.misses = rows.misses.saturating_add(user.misses);
-        rows.unkept = rows.unkept.saturating_add(user.unkept);
-        rows
+        self.rows.stats().with(self.user_rows.stats())
     }
 
     fn walk_kernel<P: PhysicalMemory, const N: usize>(

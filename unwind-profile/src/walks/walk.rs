@@ -210,14 +210,6 @@ impl SampleWalker {
     }
 }
 
-/// The sum of two counts.
-pub(crate) fn sum(mut a: CacheStats, b: CacheStats) -> CacheStats {
-    a.hits = a.hits.saturating_add(b.hits);
-    a.misses = a.misses.saturating_add(b.misses);
-    a.unkept = a.unkept.saturating_add(b.unkept);
-    a
-}
-
 /// Why a stack cannot be walked at all.
 fn no_start() -> WalkedStack {
     let cut = Some("the sample has no pc or no stack pointer".into());

@@ -17,7 +17,7 @@ use crate::mapped::address_spaces::Space;
 use crate::recording::held::Held;
 use crate::recording::stream::Backlog;
 use crate::recording::told_stack::ToldStack;
-use crate::walks::walk::{SampleWalker, WalkedStack, sum};
+use crate::walks::walk::{SampleWalker, WalkedStack};
 
 /// How many items wait at most for each thread: enough that none is idle while one walk
 /// takes long, few enough that they take little memory.
@@ -145,7 +145,7 @@ impl WalkSetup {
 
     fn add(&self, rows: CacheStats) {
         let mut all = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        *all = sum(*all, rows);
+        *all = all.with(rows);
     }
 }
 

@@ -113,11 +113,7 @@ impl<'f> GuestWalker<'f> {
 
     /// How often a row was kept, and how often it was looked up.
     pub(crate) fn rows(&self) -> CacheStats {
-        let (mut rows, kernel) = (self.rows.stats(), self.kernel_rows.stats());
-        rows.hits = rows.hits.saturating_add(kernel.hits);
-        rows.misses = rows.misses.saturating_add(kernel.misses);
-        rows.unkept = rows.unkept.saturating_add(kernel.unkept);
-        rows
+        self.rows.stats().with(self.kernel_rows.stats())
     }
 
     /// Which tables could not be used so far, a line each.

@@ -56,6 +56,18 @@ pub struct CacheStats {
     pub unkept: u64,
 }
 
+impl CacheStats {
+    /// The counts of two caches together.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self {
+            hits: self.hits.saturating_add(other.hits),
+            misses: self.misses.saturating_add(other.misses),
+            unkept: self.unkept.saturating_add(other.unkept),
+        }
+    }
+}
+
 /// A word in bytes, so that a part of it can be read by itself.
 type CacheWord = [u8; 8];
 
