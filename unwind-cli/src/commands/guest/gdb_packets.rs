@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::commands::guest::allowance::{Allowance, broken};
 use crate::commands::guest::error::GuestError;
 
 /// How many bytes may come before the end of an answer.
@@ -90,17 +91,12 @@ impl Packets {
     ///
     /// [`GuestError`] if there is none in time, or none that is whole.
     pub(crate) fn receive(&mut self) -> Result<Vec<u8>, GuestError> {
-        let own = Instant::now().checked_add(self.patience);
-        let deadline = match (own, self.deadline) {
-            (Some(own), Some(held)) => Some(own.min(held)),
-            (own, held) => own.or(held),
-        };
-        let mut limit = ANSWER_LIMIT;
+        let mut allowance = Allowance::new(self.patience, self.deadline, ANSWER_LIMIT);
         for _ in 0..TRIES {
             // What is before a packet acknowledges those that were sent.
-            self.read_until(b'$', deadline, &mut limit)?;
-            let content = self.read_until(b'#', deadline, &mut limit)?;
-            let sum = [self.byte(deadline, &mut limit)?, self.byte(deadline, &mut limit)?];
+            self.read_until(b'$', &mut allowance)?;
+            let content = self.read_until(b'#', &mut allowance)?;
+            let sum = [self.byte(&mut allowance)?, self.byte(&mut allowance)?];
             if of_hex(&sum) == Some(vec![sum_of(&content)]) {
                 self.write(b"+")?;
                 return decoded(&content).ok_or(GuestError::NotGdb);
@@ -110,31 +106,24 @@ impl Packets {
         Err(GuestError::NotGdb)
     }
 
-    fn read_until(
-        &mut self,
-        end: u8,
-        deadline: Option<Instant>,
-        limit: &mut usize,
-    ) -> Result<Vec<u8>, GuestError> {
+    fn read_until(&mut self, end: u8, allowance: &mut Allowance) -> Result<Vec<u8>, GuestError> {
         let mut content = Vec::new();
         loop {
-            match self.byte(deadline, limit)? {
+            match self.byte(allowance)? {
                 byte if byte == end => return Ok(content),
                 byte => content.push(byte),
             }
         }
     }
 
-    fn byte(&mut self, deadline: Option<Instant>, limit: &mut usize) -> Result<u8, GuestError> {
-        *limit = limit.checked_sub(1).ok_or(GuestError::TooLong)?;
+    fn byte(&mut self, allowance: &mut Allowance) -> Result<u8, GuestError> {
+        allowance.take(1)?;
         loop {
             if let Some(&byte) = self.reader.buffer().first() {
                 self.reader.consume(1);
                 return Ok(byte);
             }
-            let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
-            // No time at all would mean for ever.
-            let left = left.filter(|left| !left.is_zero()).ok_or_else(|| self.silent())?;
+            let left = allowance.time_left().ok_or_else(|| self.silent())?;
             self.reader.get_ref().set_read_timeout(left).map_err(GuestError::Broken)?;
             match self.reader.fill_buf() {
                 Ok([]) => return Err(GuestError::Closed),
@@ -155,11 +144,7 @@ impl Packets {
     }
 
     fn broken(&self, error: io::Error) -> GuestError {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.silent(),
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => GuestError::Closed,
-            _ => GuestError::Broken(error),
-        }
+        broken(error, self.silent())
     }
 
     /// How many bytes there are in all packets of these bytes.

@@ -1,5 +1,6 @@
 //! `unwind guest`: the stacks of what runs in a virtual machine, from outside.
 
+mod allowance;
 pub(crate) mod dump;
 pub(crate) mod error;
 pub(crate) mod files;
@@ -222,7 +223,7 @@ impl<'f> Guest<'f> {
         Ok(guest)
     }
 
-    /// Finds the kernel while the guest runs. What is not found now is looked for at each stop.
+    /// Finds the kernel before a stop. What is not found now is looked for at each stop.
     fn prepare(&mut self) -> Result<(), GuestError> {
         if let Some(&vcpu) = self.vcpus.first()
             && let Ok(state) = self.monitor.state(vcpu)

@@ -61,7 +61,7 @@ impl Source {
                 None => None,
             };
             let gdb = Rc::new(RefCell::new(gdb));
-            let ram = ram.unwrap_or_else(|| GuestRam::of_stub(Rc::clone(&gdb)));
+            let ram = ram.unwrap_or_else(|| GuestRam::Stub(Rc::clone(&gdb)));
             return Ok((Monitor::Gdb(gdb), ram));
         }
         let mut qmp = Qmp::connect(self.qmp.as_deref().unwrap_or_else(|| "".as_ref()))?;

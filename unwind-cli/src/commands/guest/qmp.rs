@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use unwind_target::Untrusted;
 
+use crate::commands::guest::allowance::{Allowance, broken};
 use crate::commands::guest::error::GuestError;
 use crate::commands::guest::ram::{GuestRam, MemoryMap};
 use crate::commands::guest::registers::VcpuState;
@@ -68,12 +69,6 @@ struct Status {
 struct Vcpu {
     #[serde(rename = "cpu-index")]
     index: u64,
-}
-
-/// How much time and how many bytes there are for an answer.
-struct Allowance {
-    deadline: Option<Instant>,
-    bytes: usize,
 }
 
 impl Qmp {
@@ -198,7 +193,7 @@ impl Qmp {
             let is_over = end.is_some() || came.is_empty();
             let taken = part.len().saturating_add(usize::from(end.is_some()));
             self.reader.consume(taken);
-            allowance.bytes = allowance.bytes.checked_sub(taken).ok_or(GuestError::TooLong)?;
+            allowance.take(taken)?;
             match is_over {
                 true if line.is_empty() && end.is_none() => return Err(GuestError::Closed),
                 true => return Ok(line),
@@ -213,12 +208,7 @@ impl Qmp {
     }
 
     fn allowance(&self) -> Allowance {
-        let own = Instant::now().checked_add(self.patience);
-        let deadline = match (own, self.deadline) {
-            (Some(own), Some(held)) => Some(own.min(held)),
-            (own, held) => own.or(held),
-        };
-        Allowance { deadline, bytes: self.limit }
+        Allowance::new(self.patience, self.deadline, self.limit)
     }
 
     fn silent(&self) -> GuestError {
@@ -226,20 +216,7 @@ impl Qmp {
     }
 
     fn broken(&self, error: io::Error) -> GuestError {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.silent(),
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => GuestError::Closed,
-            _ => GuestError::Broken(error),
-        }
-    }
-}
-
-impl Allowance {
-    /// How long there is to wait, if any time is left.
-    fn time_left(&self) -> Option<Duration> {
-        let left = self.deadline?.saturating_duration_since(Instant::now());
-        // No time at all would mean for ever.
-        (!left.is_zero()).then_some(left)
+        broken(error, self.silent())
     }
 }
 

@@ -154,11 +154,6 @@ impl GuestRam {
         let file = file.map_err(|error| GuestError::Process { pid, error })?;
         Ok(Self::File { file, start, map })
     }
-
-    /// What a stub reads.
-    pub(crate) const fn of_stub(stub: Rc<RefCell<Gdb>>) -> Self {
-        Self::Stub(stub)
-    }
 }
 
 impl PhysicalMemory for GuestRam {
