@@ -38,8 +38,8 @@ const SIDE_BAND: AttrFlags = AttrFlags::MMAP
     .union(AttrFlags::CONTEXT_SWITCH)
     .union(AttrFlags::TASK);
 
-/// How an event is to take samples.
-pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
+/// An event whose samples have the usual fields and call chains.
+pub(crate) fn with_call_chains((kind, config): (u32, u64)) -> EventAttr {
     let mut attr = EventAttr::default();
     (attr.kind, attr.config) = (kind, config);
     // The length with the last field that is used here: older kernels take it, too.
@@ -50,12 +50,18 @@ pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr
         | SampleType::CPU
         | SampleType::PERIOD
         | SampleType::CALLCHAIN;
+    // That of the wall is told beside it, and compilers of running programs use it, too.
+    attr.clockid = libc::CLOCK_MONOTONIC;
+    attr
+}
+
+/// How an event is to take samples.
+pub(crate) fn attr(sampling: &Sampling, event: (u32, u64)) -> EventAttr {
+    let mut attr = with_call_chains(event);
     attr.read_format = COUNTS;
     if sampling.off_cpu || sampling.events.len() > 1 {
         attr.sample_type |= SampleType::IDENTIFIER;
     }
-    // That of the wall is told beside it, and compilers of running programs use it, too.
-    attr.clockid = libc::CLOCK_MONOTONIC;
     attr.flags = SIDE_BAND
         | AttrFlags::USE_CLOCKID
         | AttrFlags::INHERIT

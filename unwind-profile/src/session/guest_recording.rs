@@ -12,16 +12,14 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
-use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{
-    Attr, AttrFlags, Comm, Context, Encode, Endian, MappedId, Mapping, Misc, Sample, SampleId,
-    SampleType, Task,
+    Attr, AttrFlags, Comm, Context, Encode, Endian, MappedId, Mapping, Misc, Sample, SampleId, Task,
 };
 use unwind_target::Untrusted;
 use unwind_target::clock::nanoseconds;
 
 use crate::engine::SampledEvent;
-use crate::engine::attrs::CPU_CLOCK;
+use crate::engine::attrs::{CPU_CLOCK, with_call_chains};
 use crate::recording::error::PerfError;
 use crate::recording::guest_names::{GUEST_NAMES, GuestNames, ObjectKey};
 use crate::recording::header::Feature;
@@ -88,23 +86,14 @@ pub struct GuestRecording {
 }
 
 impl GuestRecording {
-    /// Begins the file of a guest that is looked at so often a second.
+    /// Begins the file of a guest that is looked at `rate` times a second.
     ///
     /// # Errors
     ///
     /// [`PerfError`] if it cannot be written.
     pub fn begin(file: File, rate: u32) -> Result<Self, PerfError> {
-        let mut attr = EventAttr::default();
-        (attr.kind, attr.config) = CPU_CLOCK;
-        attr.size = 112;
+        let mut attr = with_call_chains(CPU_CLOCK);
         attr.sample_period = rate.into();
-        attr.sample_type = SampleType::IP
-            | SampleType::TID
-            | SampleType::TIME
-            | SampleType::CPU
-            | SampleType::PERIOD
-            | SampleType::CALLCHAIN;
-        attr.clockid = libc::CLOCK_MONOTONIC;
         attr.flags = AttrFlags::FREQ
             | AttrFlags::MMAP
             | AttrFlags::MMAP2
