@@ -1,7 +1,7 @@
 //! The files whose code a target executes: what is loaded where.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -16,6 +16,7 @@ use crate::loaded::module_error::ModuleError;
 use crate::loaded::remapped_text::{Candidate, candidates, same_pieces};
 use crate::rows::program_start::EntryPoints;
 use crate::target::maps::{Backing, MappedFile, Mapping};
+use crate::target::memory::containing;
 
 /// One loaded file.
 #[derive(Debug)]
@@ -194,31 +195,37 @@ impl Modules {
     /// Adds the objects that compilers have registered, whose sections are at their addresses already. What
     /// is not in code without a file is not theirs.
     pub(crate) fn add_registered(&mut self, mappings: &[Mapping], objects: Vec<ElfFile>) {
+        let memory = mappings.iter().filter(|mapping| mapping.executable && mapping.is_memory());
+        let mut memory: Vec<_> = memory.map(|mapping| mapping.range.clone()).collect();
+        memory.sort_unstable_by_key(|range| range.start);
+        // Their code by where it starts: where it ends, and whose it is.
+        let mut registered: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
         for elf in objects {
-            let sections = elf.sections().unwrap_or_default().iter();
-            let code = sections.filter(|section| section.allocated && section.executable);
-            let code = code.filter_map(|section| {
-                let end = section.addr.checked_add(section.size)?;
-                let is_inside = |mapping: &Mapping| {
-                    mapping.range.contains(&section.addr) && end <= mapping.range.end
+            let (index, mut first) = (self.modules.len(), None);
+            for section in elf.sections().unwrap_or_default() {
+                let (start, is_code) = (section.addr, section.allocated && section.executable);
+                let Some(end) = start.checked_add(section.size).filter(|_| is_code) else {
+                    continue;
                 };
-                let mut memory = mappings.iter().filter(|mapping| {
-                    mapping.executable && mapping.is_memory() && is_inside(mapping)
-                });
-                memory.next()?;
-                (section.size != 0 && !self.has_code_in(section.addr..end))
-                    .then_some(section.addr..end)
-            });
-            let code: Vec<_> = code.collect();
-            let Some(start) = code.first().map(|range| range.start) else { continue };
+                let before = registered.range(..end).next_back();
+                let is_new = before.is_none_or(|(_, &(before, _))| before <= start);
+                if section.size != 0
+                    && containing(&memory, start, |range| range).is_some_and(|it| end <= it.end)
+                    && is_new
+                    && !self.has_code_in(start..end)
+                {
+                    registered.insert(start, (end, index));
+                    first = first.or(Some(start));
+                }
+            }
+            let Some(start) = first else { continue };
             let loaded = Rc::new(LoadedFile::from(elf));
             let image = OnceCell::from(Ok(LoadedImage { file: Rc::clone(&loaded), bias: 0 }));
             let file = Rc::new(ModuleFile { opened: OnceCell::from(Ok(loaded)), later: None });
-            let index = self.modules.len();
             self.modules.push(Module { path: "[jit]".into(), file, start, offset: 0, image });
-            self.text.extend(code.into_iter().map(|range| (range, index)));
-            self.text.sort_unstable_by_key(|(range, _)| range.start);
         }
+        self.text.extend(registered.into_iter().map(|(start, (end, index))| (start..end, index)));
+        self.text.sort_unstable_by_key(|(range, _)| range.start);
     }
 
     /// Whether a file has code in a range.

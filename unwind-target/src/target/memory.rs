@@ -200,7 +200,7 @@ impl Memory for CoreMemory {
 }
 
 /// The last of `list`, which is sorted by start, whose range holds `addr`.
-pub(super) fn containing<T>(
+pub(crate) fn containing<T>(
     list: &[T],
     addr: u64,
     range: impl Fn(&T) -> &Range<u64>,
