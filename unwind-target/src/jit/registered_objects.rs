@@ -7,9 +7,9 @@ use std::rc::Rc;
 use unwind_core::{Memory, VirtAddr};
 
 use crate::elf::ElfFile;
+use crate::loaded::file_data::{FileData, data_of_files};
 use crate::loaded::loaded_file::LoadedFile;
-use crate::symbols::data::data_named;
-use crate::target::maps::{Backing, Mapping};
+use crate::target::maps::Mapping;
 use crate::target::memory::ProcessMemory;
 
 /// The head of the list.
@@ -38,28 +38,15 @@ impl JitLists {
     /// file of a mapping.
     pub(crate) fn find(
         mappings: &[Mapping],
-        mut open: impl FnMut(&Mapping) -> Option<Rc<LoadedFile>>,
+        open: impl FnMut(&Mapping) -> Option<Rc<LoadedFile>>,
     ) -> Self {
         let mut code = mappings.iter().filter(|mapping| mapping.executable);
         if !code.any(Mapping::is_memory) {
             return Self::default();
         }
-        let mut descriptors = Vec::new();
-        let mut last = None;
-        for mapping in mappings.iter().filter(|mapping| mapping.executable) {
-            let Backing::File(file) = &mapping.backing else { continue };
-            if last.replace(&file.path) == Some(&file.path) {
-                continue;
-            }
-            let Some(file) = open(mapping) else { continue };
-            let bias = file.elf.bias(mapping.range.start, mapping.offset);
-            if let (Some(bias), Ok([Some(addr)])) = (bias, data_named(&file.elf, &[DESCRIPTOR])) {
-                descriptors.push(addr.wrapping_add(bias));
-            }
-            if descriptors.len() >= MAX_LISTS {
-                break;
-            }
-        }
+        let found = data_of_files(mappings, open, |_| true, &[DESCRIPTOR]);
+        let descriptors =
+            found.filter_map(|FileData { addrs: [addr], .. }| addr).take(MAX_LISTS).collect();
         Self { descriptors }
     }
 

@@ -1,0 +1,48 @@
+//! Where loaded files have data with given names.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::loaded::loaded_file::LoadedFile;
+use crate::symbols::data::data_named;
+use crate::target::maps::{Backing, Mapping};
+
+/// Data of a loaded file.
+pub(crate) struct FileData<const N: usize> {
+    /// The addresses of the names that were asked for.
+    pub(crate) addrs: [Option<u64>; N],
+    /// The mapping of code that the file was found by.
+    pub(crate) mapping: Mapping,
+}
+
+/// The data of these names in each file that is `wanted` by its path and has the first of them. `open` opens
+/// the file of a mapping.
+pub(crate) fn data_of_files<const N: usize>(
+    mappings: &[Mapping],
+    mut open: impl FnMut(&Mapping) -> Option<Rc<LoadedFile>>,
+    wanted: impl Fn(&Path) -> bool,
+    names: &[&[u8]; N],
+) -> impl Iterator<Item = FileData<N>> {
+    let mut last = None;
+    mappings.iter().filter_map(move |mapping| {
+        let path = path(mapping).filter(|path| last != Some(*path))?;
+        last = Some(path);
+        if !wanted(path) {
+            return None;
+        }
+        let file = open(mapping)?;
+        let bias = file.elf.bias(mapping.range.start, mapping.offset)?;
+        let found = data_named(&file.elf, names).ok()?;
+        found.first().copied().flatten()?;
+        let addrs = found.map(|addr| Some(addr?.wrapping_add(bias)));
+        Some(FileData { addrs, mapping: mapping.clone() })
+    })
+}
+
+/// The path of a file whose code is mapped.
+pub(crate) fn path(mapping: &Mapping) -> Option<&Path> {
+    match &mapping.backing {
+        Backing::File(file) if mapping.executable => Some(&file.path),
+        _ => None,
+    }
+}
