@@ -65,7 +65,7 @@ def inject(path, hertz, stop):
     return sent
 
 
-# One CPU, whose clock goes on by a nanosecond with each instruction.
+# One CPU, whose clock advances by a nanosecond with each instruction.
 COUNTED = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-smp", "1"]
 
 
