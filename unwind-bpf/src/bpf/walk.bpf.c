@@ -37,7 +37,7 @@ struct task_state {
 	u64 started; // another task may get the same number
 	u64 task;
 	u32 state;
-	u32 unused;
+	u32 tid; // as the sample that asked tells it
 	u64 registers[REGISTERS];
 };
 struct plain_state {
@@ -132,11 +132,16 @@ static __always_inline int has_executed(struct task_struct *task, struct task_st
 	return bpf_probe_read_kernel(&ip, sizeof(ip), registers + IP * 8) || ip != state->registers[IP];
 }
 
-// There is no stack any more, for this reason.
-static __always_inline void abandon(u64 cookie, u32 end)
+// There is no stack any more, for this reason. A thread that executes another program may have asked under
+// its leader's number by now: what it asked for under its own is told under that.
+static __always_inline void abandon(u64 cookie, u32 tid, u32 end)
 {
+	struct record_head head;
+
 	count(end == END_EXEC ? COUNT_EXEC : COUNT_EXIT);
-	put_no_stack(cookie, end);
+	put_head(&head, RECORD_STACK, cookie);
+	head.tid = tid;
+	put_stack(&head, 0, 0, end);
 }
 
 // Walks the stack of the task that is about to return to user code.
@@ -151,7 +156,7 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 
 	count(COUNT_WALKED);
 	if (has_executed(task, state)) {
-		abandon(state->cookie, task->mm ? END_EXEC : END_EXIT);
+		abandon(state->cookie, state->tid, task->mm ? END_EXEC : END_EXIT);
 		goto out;
 	}
 	room = take_room();
@@ -282,6 +287,7 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 	}
 	__builtin_memcpy(state->registers, cpu->registers, sizeof(cpu->registers));
 	state->mm = (u64)task->mm;
+	state->tid = cpu->sample.head.tid;
 	before = state->cookie;
 	state->cookie = cookie;
 	error = schedule(state);
@@ -352,9 +358,10 @@ int sample(struct bpf_perf_event_data *context)
 static __always_inline void forget(u32 tid, struct task_state *state, u32 end)
 {
 	u64 cookie = state->cookie;
+	u32 asked = state->tid;
 
 	if (__sync_val_compare_and_swap(&state->state, PENDING, IDLE) == PENDING)
-		abandon(cookie, end);
+		abandon(cookie, asked, end);
 	bpf_map_delete_elem(&tasks, &tid);
 }
 
