@@ -17,7 +17,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "an exit abandons nothing",
-        replacements: &[("		abandon(cookie, end);\n", "		;\n")],
+        replacements: &[("		abandon(cookie, asked, end);\n", "		;\n")],
     },
     Fault {
         name: "an exit abandons what is delivered",
