@@ -48,7 +48,12 @@ pub(super) struct BoundedMemory<'m, M> {
 
 impl<'m, M: Memory> BoundedMemory<'m, M> {
     pub(super) const fn new(memory: &'m mut M) -> Self {
-        Self { memory, left: BYTES }
+        Self::of_bytes(memory, BYTES)
+    }
+
+    /// Until so many bytes were read.
+    pub(super) const fn of_bytes(memory: &'m mut M, left: u64) -> Self {
+        Self { memory, left }
     }
 
     /// Counts work on `len` bytes that were read before.

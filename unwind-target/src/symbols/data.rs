@@ -1,4 +1,4 @@
-//! Where data with given names is, by one look at each symbol.
+//! Where data and functions with given names are, by one look at each symbol.
 
 use memchr::memmem;
 use object::elf::{self, FileHeader64};
@@ -21,6 +21,26 @@ pub(crate) fn data_named<const N: usize>(
     file: &ElfFile,
     names: &[&[u8]; N],
 ) -> Result<[Option<u64>; N], ElfError> {
+    Ok(named(file, elf::STT_OBJECT, names)?.map(|place| Some(place?.0)))
+}
+
+/// The link-time addresses of functions with these names, and their lengths, likewise.
+///
+/// # Errors
+///
+/// As [`data_named`].
+pub(crate) fn functions_named<const N: usize>(
+    file: &ElfFile,
+    names: &[&[u8]; N],
+) -> Result<[Option<(u64, u64)>; N], ElfError> {
+    named(file, elf::STT_FUNC, names)
+}
+
+fn named<const N: usize>(
+    file: &ElfFile,
+    wanted: elf::SymbolType,
+    names: &[&[u8]; N],
+) -> Result<[Option<(u64, u64)>; N], ElfError> {
     let mut found = [None; N];
     if !file.is_64 || file.endian != Endianness::Little {
         return Ok(found);
@@ -28,7 +48,7 @@ pub(crate) fn data_named<const N: usize>(
     let sections = file.sections()?;
     for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let Some(table) = sections.iter().find(|section| section.kind == kind) else { continue };
-        look_in(file, sections, table, names, &mut found)?;
+        look_in(file, sections, table, (wanted, names), &mut found)?;
         if found.iter().any(Option::is_some) {
             break;
         }
@@ -40,8 +60,8 @@ fn look_in<const N: usize>(
     file: &ElfFile,
     sections: &[Section],
     table: &Section,
-    names: &[&[u8]; N],
-    found: &mut [Option<u64>; N],
+    (wanted, names): (elf::SymbolType, &[&[u8]; N]),
+    found: &mut [Option<(u64, u64)>; N],
 ) -> Result<(), ElfError> {
     let section = usize::try_from(table.link).ok().and_then(|index| sections.get(index));
     let section =
@@ -55,14 +75,14 @@ fn look_in<const N: usize>(
     let count = bytes.len().checked_div(size_of::<Entry>()).unwrap_or(0);
     let entries: &[Entry] = pod::slice_from_bytes(&bytes, count).map_or(&[], |(s, _)| s);
     let data = entries.iter().filter(|entry| {
-        entry.st_type() == elf::STT_OBJECT && entry.st_shndx(LittleEndian) != elf::SHN_UNDEF
+        entry.st_type() == wanted && entry.st_shndx(LittleEndian) != elf::SHN_UNDEF
     });
     for entry in data {
         let name = string_at(&texts, entry.st_name(LittleEndian));
         if let Some(at) = names.iter().position(|wanted| *wanted == name)
             && let Some(place) = found.get_mut(at)
         {
-            *place = Some(entry.st_value(LittleEndian));
+            *place = Some((entry.st_value(LittleEndian), entry.st_size(LittleEndian)));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Code objects: what a function is called, and where it is from.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use unwind_core::Memory;
 
@@ -43,12 +43,26 @@ pub(super) struct Code {
 pub(super) struct CodeObjects<'l> {
     pub(super) layout: &'l Layout,
     types: Types,
-    known: HashMap<u64, Rc<Code>>,
+    known: HashMap<u64, Arc<Code>>,
 }
 
 impl<'l> CodeObjects<'l> {
     pub(super) fn new(layout: &'l Layout, types: Types) -> Self {
         Self { layout, types, known: HashMap::new() }
+    }
+
+    /// The same with some that were read before.
+    pub(super) const fn with(
+        layout: &'l Layout,
+        types: Types,
+        known: HashMap<u64, Arc<Code>>,
+    ) -> Self {
+        Self { layout, types, known }
+    }
+
+    /// Those that were read.
+    pub(super) fn into_known(self) -> HashMap<u64, Arc<Code>> {
+        self.known
     }
 
     /// The code object at an address.
@@ -60,16 +74,21 @@ impl<'l> CodeObjects<'l> {
         &mut self,
         addr: u64,
         memory: &mut BoundedMemory<'_, M>,
-    ) -> Result<Rc<Code>, Doubt> {
+    ) -> Result<Arc<Code>, Doubt> {
         if let Some(known) = self.known.get(&addr) {
-            return Ok(Rc::clone(known));
+            return Ok(Arc::clone(known));
         }
-        let code = Rc::new(self.read(addr, memory)?);
-        self.known.insert(addr, Rc::clone(&code));
+        let code = Arc::new(self.read(addr, memory)?);
+        self.known.insert(addr, Arc::clone(&code));
         Ok(code)
     }
 
-    fn read<M: Memory>(&self, addr: u64, memory: &mut BoundedMemory<'_, M>) -> Result<Code, Doubt> {
+    /// Reads the one at an address.
+    pub(super) fn read<M: Memory>(
+        &self,
+        addr: u64,
+        memory: &mut BoundedMemory<'_, M>,
+    ) -> Result<Code, Doubt> {
         let CodeLayout { file, name, first_line, table, lines, start, copies } = self.layout.code;
         let kind = memory.word(addr, self.layout.text.kind)?;
         if self.types.code.is_some_and(|code| code != kind) {
@@ -144,6 +163,19 @@ impl<'l> CodeObjects<'l> {
 }
 
 impl Code {
+    /// One of which nothing is known.
+    pub(super) const fn unknown() -> Self {
+        Self {
+            function: None,
+            file: None,
+            start: 0,
+            copies: 0,
+            first_line: 0,
+            table: Vec::new(),
+            lines: LineTable::Deltas,
+        }
+    }
+
     /// The line of the instruction `at` bytes from the start.
     ///
     /// # Errors
@@ -164,6 +196,11 @@ impl Code {
             name.as_ref().is_some_and(|name| name.as_bytes() == b"__init__")
         };
         is_init(&self.function) && is_init(&self.file)
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        size_of::<Self>().saturating_add(self.table.len()).saturating_add(self.names_len())
     }
 
     /// About how long its names are.

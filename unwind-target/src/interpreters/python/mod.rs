@@ -5,10 +5,15 @@ mod frames;
 pub mod image;
 mod lines;
 mod offsets;
+mod sampled;
+mod snapshot;
 mod threads;
 mod version;
 
 use std::collections::HashMap;
+
+pub use crate::interpreters::python::sampled::{SampledCalls, SampledCode, SampledPython};
+pub use crate::interpreters::python::snapshot::{Offsets, Piece, Snapshot};
 
 use unwind_core::Memory;
 
@@ -109,7 +114,8 @@ impl CPython {
 }
 
 /// Whether a function is the evaluator, or a part of it that the compiler has put elsewhere.
-fn is_evaluator(function: &[u8]) -> bool {
+#[must_use]
+pub fn is_evaluator(function: &[u8]) -> bool {
     let rest = function.strip_prefix(b"_PyEval_EvalFrameDefault");
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'.')))
 }

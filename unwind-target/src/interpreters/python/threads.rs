@@ -68,7 +68,7 @@ fn one_of(parts: Vec<ThreadRuns>) -> ThreadRuns {
 }
 
 /// Reads the frames of one thread of an interpreter, up to the first that is in doubt.
-fn read_runs<M: Memory>(
+pub(super) fn read_runs<M: Memory>(
     thread: u64,
     chain: Chain,
     codes: &mut CodeObjects<'_>,
