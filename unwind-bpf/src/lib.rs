@@ -13,6 +13,9 @@
 //! that it [wants](Wanted). Where tables do not say what the caller is, and until they are there, the
 //! registers and the stack are [copied](StackCopy), for a walk outside.
 //!
+//! Of a file with an [`Interpreter`] it reads what that has of the thread's own [`Calls`] where the evaluator is on
+//! the stack: at the same moment, as words whose meaning is told outside.
+//!
 //! Needed: Linux 6.4 on x86-64 with BTF (`/sys/kernel/btf/vmlinux`), and the capabilities `CAP_BPF` and
 //! `CAP_PERFMON`. Before 6.18 the kernel calls no program in a task: all stacks are walked at once, and
 //! what is not resident ends them ([`End::Memory`]).
@@ -23,6 +26,8 @@
 
 #![deny(unsafe_code)]
 
+mod calls;
+mod head;
 mod kernel;
 mod program;
 mod record;
@@ -30,9 +35,9 @@ mod ring;
 mod tables;
 mod walker;
 
+pub use calls::{Calls, Interpreter, Piece, Pieces, identity_of};
+pub use head::{Cookie, End, Origin};
 pub use program::{LoadStep, is_deferring_kernel};
-pub use record::{
-    Cookie, End, FileKey, Origin, Pcs, Record, Registers, Sample, Stack, StackCopy, Wanted,
-};
+pub use record::{FileKey, Pcs, Record, Registers, Sample, Stack, StackCopy, Wanted};
 pub use tables::{Segment, Table, TableError, Tables};
 pub use walker::{Attached, Counts, Limits, LoadError, Walker};

@@ -20,6 +20,7 @@ const NAMES: &str = include_str!("bpf/walk.names");
 pub(crate) enum Map {
     Files,
     Images,
+    Interpreters,
     Ring,
     Counts,
     Constants,
@@ -30,6 +31,7 @@ impl Map {
         match self {
             Self::Files => "map files",
             Self::Images => "map images",
+            Self::Interpreters => "map interpreters",
             Self::Ring => "map ring",
             Self::Counts => "map walk.bss",
             Self::Constants => "map walk.rodata",

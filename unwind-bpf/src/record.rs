@@ -2,7 +2,9 @@
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
-use std::time::Duration;
+
+use crate::calls::Calls;
+use crate::head::{Cookie, End, Fields, Head, Origin};
 
 /// A record of the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,25 +16,11 @@ pub enum Record<'a> {
     Stack(Stack<'a>),
     /// The registers and the bytes of such a stack, where tables do not tell its frames.
     Copy(StackCopy<'a>),
+    /// What an interpreter has of the thread whose stack comes next.
+    Calls(Calls<'a>),
     /// A file with code in which a walk came, and whose table is not there.
     Wanted(Wanted),
 }
-
-/// Which thread, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// The thread, by the number that it has in the pid namespace of who has loaded the program: 0 if none.
-    pub thread: u32,
-    /// Its process, likewise.
-    pub process: u32,
-    /// Since the machine started, by `CLOCK_MONOTONIC`.
-    pub time: Duration,
-}
-
-/// What ties samples and their stack together: one for each entry into the kernel in which a stack is
-/// asked for. Zero says that there is no user stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cookie(pub u64);
 
 /// A sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,72 +99,6 @@ pub struct FileKey {
     generation: u32,
 }
 
-/// Why a stack has no more frames. By the numbers of `bpf/records.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum End {
-    /// It is whole.
-    Outermost,
-    /// As many frames were found as are looked for.
-    Depth,
-    /// Memory that is not there, or is not resident where it may not be brought in.
-    Memory,
-    /// The process has executed another program since the sample.
-    Exec,
-    /// The thread has ended since the sample.
-    Exit,
-    /// The stack was to be copied, and the ring had no room for that.
-    Full,
-    /// Too many stacks were walked at the same time.
-    Room,
-    /// Nothing that is code is mapped where the pc is.
-    NoMapping,
-    /// Code that is of no file, as a JIT compiler's.
-    NoFile,
-    /// The table of the file was not there yet.
-    Wanted,
-    /// The file has no table.
-    NoTable,
-    /// No row covers the pc.
-    NoRow,
-    /// A rule that needs registers which are not carried.
-    Rule,
-    /// A frame that cannot be.
-    Cfa,
-    /// A return address of zero.
-    Zero,
-    /// The mappings could not be looked at.
-    Busy,
-    /// A number of another version.
-    Other(u32),
-}
-
-impl End {
-    const ALL: [Self; 16] = [
-        Self::Outermost,
-        Self::Depth,
-        Self::Memory,
-        Self::Exec,
-        Self::Exit,
-        Self::Full,
-        Self::Room,
-        Self::NoMapping,
-        Self::NoFile,
-        Self::Wanted,
-        Self::NoTable,
-        Self::NoRow,
-        Self::Rule,
-        Self::Cfa,
-        Self::Zero,
-        Self::Busy,
-    ];
-
-    fn of(number: u32) -> Self {
-        let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-        at.and_then(|at| Self::ALL.get(at).copied()).unwrap_or(Self::Other(number))
-    }
-}
-
 /// Addresses of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pcs<'a>(&'a [[u8; 8]]);
@@ -244,51 +166,6 @@ impl Registers<'_> {
     }
 }
 
-/// Reads fields one after the other.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn u32(&mut self) -> Option<u32> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_ne_bytes(*field))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_ne_bytes(*field))
-    }
-
-    fn words(&mut self, count: usize) -> Option<&'a [[u8; 8]]> {
-        let (words, _) = self.0.as_chunks();
-        let words = words.get(..count)?;
-        self.0 = self.0.get(size_of_val(words)..)?;
-        Some(words)
-    }
-}
-
-/// What all records begin with.
-struct Head {
-    kind: u32,
-    origin: Origin,
-    count: usize,
-    cookie: Cookie,
-    end: End,
-    flags: u32,
-}
-
-impl Head {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let (kind, thread, process) = (fields.u32()?, fields.u32()?, fields.u32()?);
-        let count = usize::try_from(fields.u32()?).ok()?;
-        let cookie = Cookie(fields.u64()?);
-        let time = Duration::from_nanos(fields.u64()?);
-        let (end, flags) = (End::of(fields.u32()?), fields.u32()?);
-        Some(Self { kind, origin: Origin { thread, process, time }, count, cookie, end, flags })
-    }
-}
-
 impl<'a> Record<'a> {
     /// Reads a record of the ring. `None` if it is none of this version.
     #[must_use]
@@ -331,6 +208,7 @@ impl<'a> Record<'a> {
                 let (start, end, offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
                 Self::Wanted(Wanted { origin, file, start, end, offset })
             }
+            5 => Self::Calls(Calls::read((origin, cookie, end), count, &mut fields)?),
             _ => return None,
         })
     }
@@ -383,6 +261,8 @@ impl FileKey {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// A record with this head and these words after it.
@@ -450,7 +330,7 @@ mod tests {
                 assert!(cut.is_none() || kind == 3 && len >= 40 + 168 + 12, "{kind} {len}");
             }
         }
-        assert_eq!(Record::parse(&bytes(5, 0, 0, 0, &[0; 30])), None);
+        assert_eq!(Record::parse(&bytes(6, 0, 0, 0, &[0; 30])), None);
         // More than there is.
         assert_eq!(Record::parse(&bytes(2, u32::MAX, 1, 0, &[0; 30])), None);
         assert_eq!(End::of(99), End::Other(99));

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::calls::Interpreter;
 use crate::kernel::{Attr, Command, Shared};
 use crate::record::FileKey;
 
@@ -13,6 +14,7 @@ use crate::record::FileKey;
 pub struct Tables {
     files: OwnedFd,
     images: OwnedFd,
+    interpreters: OwnedFd,
     /// How many images there are.
     count: Arc<AtomicU32>,
 }
@@ -24,6 +26,9 @@ pub struct Table<'a> {
     pub image: &'a [u8],
     /// Its loaded parts with code, at most [`MAX_SEGMENTS`](Self::MAX_SEGMENTS).
     pub segments: &'a [Segment],
+    /// The interpreter that it has, if it has one whose calls are to be read, and its place among all: what
+    /// [`Calls`](crate::Calls) name it by.
+    pub interpreter: Option<(u32, Interpreter)>,
 }
 
 impl Table<'_> {
@@ -61,8 +66,8 @@ impl Tables {
     /// Files with tables at most.
     const MAX_FILES: u32 = 4096;
 
-    pub(crate) const fn new(files: OwnedFd, images: OwnedFd, count: Arc<AtomicU32>) -> Self {
-        Self { files, images, count }
+    pub(crate) fn new([files, images, interpreters]: [OwnedFd; 3], count: Arc<AtomicU32>) -> Self {
+        Self { files, images, interpreters, count }
     }
 
     /// Has walks use this table for a file from now on.
@@ -76,7 +81,8 @@ impl Tables {
             Ok(image) => (FileState::HasTable, *image),
             Err(_) => (FileState::HasNone, 0),
         };
-        let put = self.put_file(file, state, image, table.segments);
+        let interpreter = table.interpreter.map_or(0, |(at, it)| self.install_interpreter(at, &it));
+        let put = self.put_file(file, state, [image, interpreter], table.segments);
         installed?;
         put.map_err(TableError::Refused)
     }
@@ -87,7 +93,7 @@ impl Tables {
     ///
     /// What the kernel refuses it with.
     pub fn refuse(&self, file: FileKey) -> io::Result<()> {
-        self.put_file(file, FileState::HasNone, 0, &[])
+        self.put_file(file, FileState::HasNone, [0, 0], &[])
     }
 
     /// Has walks ask once more for the table of a file that could not be looked at.
@@ -103,12 +109,12 @@ impl Tables {
         &self,
         file: FileKey,
         state: FileState,
-        image: u32,
+        [image, interpreter]: [u32; 2],
         segments: &[Segment],
     ) -> io::Result<()> {
         let segments = segments.get(..Table::MAX_SEGMENTS).unwrap_or(segments);
         let count = u32::try_from(segments.len()).unwrap_or(0);
-        let head = [state.number(), image, count, 0];
+        let head = [state.number(), image, count, interpreter];
         let mut value: Vec<u8> = head.iter().flat_map(|field| field.to_ne_bytes()).collect();
         for segment in segments {
             let delta = segment.address.wrapping_sub(segment.from);
@@ -120,6 +126,15 @@ impl Tables {
             .bytes(8, &file.bytes())
             .bytes(16, &value)
             .act(Command::MAP_UPDATE)
+    }
+
+    /// Has calls of an interpreter read. Returns its place plus one. Where the kernel has no room for it, walks that
+    /// come there find none at its place, and tell that calls may be missing.
+    fn install_interpreter(&self, place: u32, interpreter: &Interpreter) -> u32 {
+        let (key, value) = (place.to_ne_bytes(), interpreter.bytes());
+        let attr = Attr::new().fd(0, self.interpreters.as_fd()).bytes(8, &key).bytes(16, &value);
+        let _ = attr.act(Command::MAP_UPDATE);
+        place.saturating_add(1)
     }
 
     /// Puts an image into a map of its own. Returns its place.

@@ -174,7 +174,8 @@ impl Walker {
     /// There are as many open files as there may be.
     pub fn tables(&self) -> io::Result<Tables> {
         let map = |map| self.program.map(map).and_then(|map| map.try_clone_to_owned());
-        Ok(Tables::new(map(Map::Files)?, map(Map::Images)?, Arc::clone(&self.images)))
+        let maps = [map(Map::Files)?, map(Map::Images)?, map(Map::Interpreters)?];
+        Ok(Tables::new(maps, Arc::clone(&self.images)))
     }
 
     /// How many instructions the kernel's verifier has looked at of the program, at most 1,000,000: what

@@ -59,11 +59,14 @@ fn tables_are_taken_and_what_is_none_is_refused() {
     let Some(walker) = walker() else { return };
     let tables = walker.tables().unwrap();
     let segments = [Segment { from: 0, to: 0x1000, address: 0x1000 }];
-    let none = tables.install(file(), Table { image: &[1, 2, 3], segments: &segments });
+    let none =
+        tables.install(file(), Table { image: &[1, 2, 3], segments: &segments, interpreter: None });
     assert!(matches!(none, Err(TableError::NoImage(3))), "{none:?}");
     for words in [5_usize, 512, 100_000] {
         let image = vec![0; words * 8];
-        tables.install(file(), Table { image: &image, segments: &segments }).unwrap();
+        tables
+            .install(file(), Table { image: &image, segments: &segments, interpreter: None })
+            .unwrap();
     }
     tables.refuse(file()).unwrap();
     tables.forget(file()).unwrap();

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::collected::grouping::By;
+use crate::collected::interpreted_calls::InterpretedCalls;
 use crate::collected::labels::Labels;
 use crate::collected::reading::Reading;
 use crate::collected::source_lines::SourceLines;
@@ -26,6 +27,7 @@ const BOUNDED: Reading<'_> = Reading {
     keeps_lines: true,
     debug_info: None,
     shows_inlined: false,
+    interpreted: InterpretedCalls::Among,
     detail: Detail::OfTimes(1 << 10),
     is_compared: false,
     keeps_gaps_apart: false,

@@ -104,6 +104,7 @@ mod difference;
 pub mod engine;
 #[doc(hidden)]
 pub mod formats;
+mod function_samples;
 #[doc(hidden)]
 pub mod mapped;
 #[doc(hidden)]
@@ -119,13 +120,15 @@ pub mod walks;
 
 pub use crate::collected::error::{Ended, MissingSamples, ReadingError, SeveralEvents};
 pub use crate::collected::grouping::By;
+pub use crate::collected::interpreted_calls::InterpretedCalls;
 pub use crate::difference::Difference;
 pub use crate::engine::EngineError;
 pub use crate::engine::requested::{NameError as EventNameError, TracepointError};
 pub use crate::engine::sampling::WalkedBy;
 pub use crate::engine::subject::StartError;
 pub use crate::formats::format::Format;
-pub use crate::profile::{FunctionSamples, Profile, ProfileOptions, WriteError};
+pub use crate::function_samples::FunctionSamples;
+pub use crate::profile::{Profile, ProfileOptions, WriteError};
 pub use crate::recorder::{RecordError, Recorder};
 pub use crate::recording::error::{Fault as RecordFault, PerfError, RecordingError};
 pub use crate::recording::off_cpu::OffCpu;

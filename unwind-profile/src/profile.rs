@@ -17,6 +17,7 @@ use crate::collected::call_tree::{CallTree, FrameKind};
 use crate::collected::debug_info::DebugInfo;
 use crate::collected::error::{Ended, ReadingError, SeveralEvents};
 use crate::collected::grouping::By;
+use crate::collected::interpreted_calls::InterpretedCalls;
 use crate::collected::labels::Labels;
 use crate::collected::reading::{EventRead, Read, Reading};
 use crate::collected::source_lines::SourceLines;
@@ -24,6 +25,7 @@ use crate::collected::together::read;
 use crate::collected::view::View;
 use crate::formats;
 use crate::formats::format::Format;
+use crate::function_samples::FunctionSamples;
 use crate::output_file::write_file;
 use crate::recording::reader::ReadProgress;
 use crate::session::ledger::Ledger;
@@ -48,6 +50,7 @@ pub struct ProfileOptions {
     pub(crate) memory: usize,
     debug_info: DebugInfo,
     shows_inlined: bool,
+    interpreted: InterpretedCalls,
     has_sources: bool,
     keeps_gaps_apart: bool,
     host: Option<Untrusted>,
@@ -70,6 +73,7 @@ impl ProfileOptions {
             memory: 256 << 20,
             debug_info: DebugInfo::default(),
             shows_inlined: true,
+            interpreted: InterpretedCalls::default(),
             has_sources: true,
             keeps_gaps_apart: false,
             host: None,
@@ -122,6 +126,11 @@ impl ProfileOptions {
     /// Whether functions that compilers have inlined have frames of their own. They have without it.
     pub fn inlined(self, shows_inlined: bool) -> Self {
         Self { shows_inlined, ..self }
+    }
+
+    /// Which frames stacks have that an interpreter's calls are known of. Without it both.
+    pub fn interpreted(self, interpreted: InterpretedCalls) -> Self {
+        Self { interpreted, ..self }
     }
 
     /// Whether pages have the text of source files beside the numbers of lines. They have without it.
@@ -209,6 +218,7 @@ impl ProfileOptions {
             keeps_lines: self.format.has_lines() && !is_compared,
             debug_info: Some(&self.debug_info),
             shows_inlined: self.shows_inlined,
+            interpreted: self.interpreted,
             detail: self.format.detail(),
             is_compared,
             keeps_gaps_apart: self.keeps_gaps_apart,
@@ -254,21 +264,6 @@ pub struct Profile {
     titles: Vec<String>,
     labels: Labels,
     memory: usize,
-}
-
-/// In how many samples a function is: its share of [`Profile::samples`] is its share of the time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionSamples {
-    /// Its name, to be shown as it is; `[unknown]` and the like where it has none.
-    pub name: String,
-    /// The file that it is in, to be shown as it is, if that is known.
-    pub file: Option<String>,
-    /// Whether it is the kernel's.
-    pub is_kernel: bool,
-    /// Samples in which it is the innermost function.
-    pub own: u64,
-    /// Samples in whose stacks it is, anywhere.
-    pub total: u64,
 }
 
 /// Why a profile cannot be written.

@@ -131,6 +131,7 @@ __noinline int step(struct walk *w, struct kept *kept, int may_look)
 	if (!w || !kept)
 		return END_NO_ROW;
 	pc = w->is_leaf ? w->pc : w->pc - 1;
+	w->walked = pc;
 	if (pc >> 47)
 		return END_NO_MAPPING;
 	if (pc - w->module.start >= w->module.end - w->module.start) {

@@ -24,7 +24,7 @@ struct module {
 	u64 start, end;
 	u64 bias; // what the file's addresses are moved by
 	u32 image;
-	u32 unused;
+	u32 interpreter; // its place plus one, 0 of code that is none's
 };
 
 struct rule {
@@ -57,6 +57,7 @@ struct walk {
 	u32 len, absent_len;
 	struct words words, fp_words;
 	u64 absent; // what could not be read
+	u64 walked; // the pc of the frame that was left last
 };
 
 // The rules that were looked up last, by image and address.

@@ -117,6 +117,9 @@ struct pid {
 	u32 level;
 	struct upid numbers[1];
 };
+struct thread_struct {
+	unsigned long fsbase;
+};
 struct task_struct {
 	u32 flags;
 	s32 pid, tgid;
@@ -125,6 +128,7 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct mm_struct *mm;
 	struct signal_struct *signal;
+	struct thread_struct thread;
 };
 struct perf_event {
 	struct perf_event *parent;

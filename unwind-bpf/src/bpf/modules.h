@@ -17,7 +17,7 @@ struct code_file {
 	u32 state;
 	u32 image;
 	u32 segments;
-	u32 unused;
+	u32 interpreter; // its place plus one, or 0
 	struct segment segment[MAX_SEGMENTS];
 };
 struct {
@@ -252,6 +252,7 @@ __noinline int enter_mapped(struct walk *w, u64 pc)
 	w->module.start = found.start;
 	w->module.end = found.end;
 	w->module.image = file->image;
+	w->module.interpreter = file->interpreter;
 	remember(w, found.mappings);
 	return enter(w);
 }

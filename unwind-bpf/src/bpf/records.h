@@ -10,6 +10,8 @@
 #define KERNEL_FRAMES 127
 #define COPY_PAGES 15
 #define FEW_PAGES 4
+#define MAX_INTERPRETERS 64
+#define PIECES 512
 
 // A file with code. One without an inode is the kernel's own code for user programs (vDSO).
 struct file_key {
@@ -20,7 +22,7 @@ struct file_key {
 
 enum { FILE_WANTED, FILE_HAS_TABLE, FILE_HAS_NONE };
 
-enum { RECORD_SAMPLE = 1, RECORD_STACK, RECORD_COPY, RECORD_WANTED };
+enum { RECORD_SAMPLE = 1, RECORD_STACK, RECORD_COPY, RECORD_WANTED, RECORD_CALLS };
 
 struct record_head {
 	u32 kind;
@@ -60,6 +62,21 @@ struct wanted_record {
 	struct record_head head;
 	struct file_key file;
 	u64 start, end, offset;
+};
+
+// What was read of an interpreter: of a frame on the native stack that may be the evaluator's its place there
+// (words[0]), its address in the file (words[1]), its stack pointer (at) and its CFA (check); of the interpreter's record of one the previous one and its innermost
+// call; of a call the previous one, its code, where it is in that, and its mark.
+struct piece {
+	u64 at, check;
+	u64 words[4];
+};
+// The calls of the stack with this cookie, which comes next: evaluators, records, and calls.
+struct calls_record {
+	struct record_head head; // count of pieces
+	u64 thread, first, bias;
+	u32 interpreter, evaluators, records, unused;
+	struct piece pieces[PIECES];
 };
 
 // Why a stack has no more frames.

@@ -20,8 +20,11 @@ const volatile u32 pid_namespace = 0; // the inode of the recorder's, 0 of the f
 #include "frames.h"
 #include "output.h"
 #include "stack_copy.h"
+#include "calls.h"
 
 #define NOW_FRAMES 256
+// Parts of an interpreter's memory that are brought in for a stack at most.
+#define ABSENT_PARTS 64
 
 // What a task carries for deferred walks. The states are those of unwind_core::deferred, of which the
 // kernel has a part: its task work is busy from a request until the callback has returned and is released.
@@ -64,6 +67,7 @@ struct room {
 	struct stack_record stack;
 	struct walk walk;
 	struct kept kept;
+	struct calls calls;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -88,6 +92,13 @@ struct {
 	__type(key, u32);
 	__type(value, struct cpu);
 } cpus SEC(".maps");
+// Apart from it, since a CPU's part of a value has a limit of 32 KiB.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct calls);
+} calls_now SEC(".maps");
 
 static __always_inline struct room *take_room(void)
 {
@@ -144,6 +155,22 @@ static __always_inline void abandon(u64 cookie, u32 tid, u32 end)
 	put_stack(&head, 0, 0, end);
 }
 
+// Reads the calls of an interpreter, which may be brought in.
+static __always_inline u32 read_calls_of(struct walk *w, struct calls *calls)
+{
+	struct bpf_iter_num it;
+	u32 i = 0, end = 0;
+
+	begin_loop(it, ABSENT_PARTS);
+	while (next_round(it, i)) {
+		end = read_calls(w, calls);
+		if (end != END_MEMORY || !bring_in(w->absent, w->absent_len))
+			break;
+	}
+	end_loop(it);
+	return end;
+}
+
 // Walks the stack of the task that is about to return to user code.
 static int deliver(struct bpf_map *map, void *key, void *value)
 {
@@ -167,16 +194,20 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 	put_head(&room->stack.head, RECORD_STACK, state->cookie);
 	w = &room->walk;
 	begin(w, &room->kept, state->registers, task->tgid);
+	begin_calls(&room->calls);
 	begin_loop(it, 4 * MAX_FRAMES);
 	while (next_round(it, i)) {
 		// In memory, of which the verifier does not know the values.
 		u32 frames = room->stack.head.count;
+		u64 sp = w->sp;
 
 		room->stack.pcs[frames & (MAX_FRAMES - 1)] = w->pc;
 		end = step(w, &room->kept, 1);
 		if (end == END_MEMORY && bring_in(w->absent, w->absent_len))
 			continue;
 		room->stack.head.count = frames + 1;
+		if (!end && w->module.interpreter)
+			note_frame(w, &room->calls, frames, sp);
 		if (end || frames + 1 >= max_frames)
 			break;
 	}
@@ -185,7 +216,8 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 		end = END_DEPTH;
 	if (is_for_outside(end))
 		copy(state->registers, state->cookie, end);
-	else
+	else if (room->calls.record.interpreter == NO_INTERPRETER ||
+		 !put_calls(&room->calls, state->cookie, read_calls_of(w, &room->calls)))
 		put_stack(&room->stack.head, room->stack.head.count, MAX_FRAMES, end);
 	__sync_lock_test_and_set(&room->is_taken, 0);
 	if (stops)
@@ -225,26 +257,41 @@ static __always_inline struct task_state *state_of(u32 tid)
 __noinline int walk_now(struct cpu *cpu, u64 cookie, u32 tgid, int may_look)
 {
 	struct bpf_iter_num it;
+	struct calls *calls;
 	struct walk *w;
-	u32 i = 0, frames = 0, end = 0;
+	u32 i = 0, frames = 0, end = 0, zero = 0, calls_end, is_lost = 0;
 
-	if (!cpu)
+	calls = bpf_map_lookup_elem(&calls_now, &zero);
+	if (!cpu || !calls)
 		return 0;
 	w = &cpu->walk;
 	begin(w, &cpu->kept, cpu->registers, tgid);
+	begin_calls(calls);
 	begin_loop(it, NOW_FRAMES);
 	while (next_round(it, i)) {
+		u64 sp = w->sp;
+
 		cpu->pcs[i & (NOW_FRAMES - 1)] = w->pc;
 		frames = i + 1;
 		end = step(w, &cpu->kept, may_look);
 		if (end)
 			break;
+		if (w->module.interpreter)
+			note_frame(w, calls, i, sp);
 	}
 	end_loop(it);
 	if (end != END_OUTERMOST && !may_look)
 		return 0;
-	put_head(&cpu->head, RECORD_STACK, cookie);
-	put_stack(&cpu->head, frames, NOW_FRAMES, end ? end : END_DEPTH);
+	if (calls->record.interpreter != NO_INTERPRETER) {
+		calls_end = read_calls(w, calls);
+		if (calls_end == END_MEMORY && !may_look)
+			return 0;
+		is_lost = put_calls(calls, cookie, calls_end);
+	}
+	if (!is_lost) {
+		put_head(&cpu->head, RECORD_STACK, cookie);
+		put_stack(&cpu->head, frames, NOW_FRAMES, end ? end : END_DEPTH);
+	}
 	count(COUNT_NOW);
 	return 1;
 }

@@ -169,12 +169,13 @@ static void start(void)
 		{ &files, 1, sizeof(struct file_key), sizeof(struct code_file) },
 		{ &spaces, 1, 4, sizeof(struct space) },
 		{ &empty_space, 0, 4, sizeof(struct space) },
+		{ &calls_now, 0, 4, sizeof(struct calls) },
 		{ &ring },
 	};
 	struct file_key key = { 7, 0x1000, 1, 0 };
 	struct code_file file = { FILE_HAS_TABLE, 0, 1, 0, { { 0, 0x10000, CODE } } };
 
-	for (u32 i = 0; i < 8; i++)
+	for (u32 i = 0; i < 9; i++)
 		for (u32 at = 0; at < ELEMENTS; at++)
 			free(maps[i].element[at].bytes);
 	memcpy(maps, all, sizeof(maps));

@@ -14,7 +14,7 @@ struct map {
 		char key[24];
 	} element[ELEMENTS];
 };
-static struct map maps[8];
+static struct map maps[9];
 static u64 image[15] = {
 	0, 1, 2 | 0x40ull << 32, 0, 2ull << 32, 0x10000 | 0x20800ull << 32, 0, 0, 0,
 	RULE_ORDINARY | CFA_SP << 8 | AT_CFA << 24, 16, (u64)(u32)-8 << 32, RULE_OUTERMOST, 0, 0,
@@ -22,7 +22,7 @@ static u64 image[15] = {
 
 static struct map *map_of(void *name)
 {
-	for (u32 i = 0; i < 8; i++)
+	for (u32 i = 0; i < 9; i++)
 		if (maps[i].name == name)
 			return &maps[i];
 	fprintf(stderr, "an unknown map\n");
@@ -34,7 +34,7 @@ static void *element_of(struct map *map, void *key)
 	u32 at = *(u32 *)key;
 
 	if (!map->is_hash) {
-		if (map->name == &cpus)
+		if (map->name == &cpus || map->name == &calls_now)
 			at = cpu;
 		if (at >= ELEMENTS)
 			return 0;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use unwind_profile::output_file::write_file;
 use unwind_profile::{
-    By, Difference, Ended, Format, PerfError, ProfileOptions, RecordingError, WriteError,
+    By, Difference, Ended, Format, InterpretedCalls, PerfError, ProfileOptions, RecordingError,
+    WriteError,
 };
 use unwind_target::files::same_file::is_same_file;
 use unwind_target::untrusted::escaped;
@@ -98,6 +99,14 @@ pub(crate) struct ReportArgs {
     /// stripped off it is here.
     #[arg(long)]
     no_inlined: bool,
+
+    /// Show native frames only, and no calls of Python
+    #[arg(long, conflicts_with = "interpreted")]
+    native: bool,
+
+    /// Show only the calls of Python, without the native frames between
+    #[arg(long)]
+    interpreted: bool,
 
     /// Show stacks that have gaps apart, below `[incomplete: gap]`
     ///
@@ -227,6 +236,15 @@ fn output_error(path: &Path, error: WriteError) -> Failure {
 }
 
 impl ReportArgs {
+    /// Which frames are shown of stacks with calls of Python.
+    const fn calls(&self) -> InterpretedCalls {
+        match (self.native, self.interpreted) {
+            (true, _) => InterpretedCalls::Without,
+            (false, true) => InterpretedCalls::Only,
+            (false, false) => InterpretedCalls::Among,
+        }
+    }
+
     fn options(&self, debug_files: &DebugFiles) -> ProfileOptions {
         let options = ProfileOptions::new(self.format)
             .by(self.by)
@@ -236,6 +254,7 @@ impl ReportArgs {
             .debug_files(debug_files.clone())
             .lines(read_lines::reader())
             .inlined(!self.no_inlined)
+            .interpreted(self.calls())
             .sources(!self.no_source)
             .gaps_apart(self.gaps_apart)
             .notices(notices::all().clone())

@@ -8,6 +8,7 @@ mod events;
 mod in_kernel;
 mod in_kernel_hostile;
 mod in_kernel_programs;
+mod in_kernel_python;
 mod kept;
 mod killed;
 mod remapped;

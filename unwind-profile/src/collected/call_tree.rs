@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use unwind_target::Untrusted;
 
+use crate::recording::code_names::InterpretedCode;
 use crate::walks::found_by::{FoundBy, Shares};
 
 /// The longest label of a frame, in characters.
@@ -24,6 +25,8 @@ pub struct Frame {
 pub enum FrameKind {
     User,
     Kernel,
+    /// A call of an interpreter.
+    Interpreted,
     /// No frame of a program: a thread, or what is missing.
     Note,
 }
@@ -46,6 +49,16 @@ impl Frame {
     /// A function that is inlined in this one.
     pub(crate) fn inlined(name: &Untrusted, outer: &Self) -> Self {
         Self { file: outer.file.clone(), ..Self::new(Some(name), None, false) }
+    }
+
+    /// A function that an interpreter executes.
+    pub(crate) fn interpreted(code: &InterpretedCode) -> Self {
+        let known = Self::new(code.function.as_ref(), code.file.as_ref(), false);
+        let name = match code.function {
+            Some(_) => known.name,
+            None => "[unknown python function]".to_owned(),
+        };
+        Self { name, file: known.file, kind: FrameKind::Interpreted }
     }
 
     /// What is no frame, in words that may be shown as they are.

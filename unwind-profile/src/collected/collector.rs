@@ -12,6 +12,7 @@ use unwind_target::Notices;
 use crate::collected::call_tree::{CallTree, Frame};
 use crate::collected::grouping::{By, Cgroups};
 use crate::collected::inlined::CodeFrames;
+use crate::collected::interpreted_calls::InterpretedCalls;
 use crate::collected::line_samples::LineSamples;
 use crate::collected::side::compared_file;
 use crate::collected::time_line::{TimeLine, Timed};
@@ -20,6 +21,7 @@ use crate::mapped::kernel::SampledKernel;
 use crate::mapped::layout::Layout;
 use crate::mapped::names::{Mode, Names};
 use crate::mapped::recorded_file::RecordedFile;
+use crate::recording::code_names::InterpretedCall;
 use crate::recording::events::Events;
 use crate::recording::held::Held;
 use crate::walks::found_by::FoundBy;
@@ -96,6 +98,8 @@ pub struct Collector {
     stack: Vec<(Option<usize>, FoundBy)>,
     /// Frames in which others may be inlined, if that is asked for.
     pub(crate) code_frames: Option<CodeFrames>,
+    /// Which frames are shown, of stacks with calls of an interpreter.
+    pub interpreted: InterpretedCalls,
 }
 
 impl Collector {
@@ -121,6 +125,7 @@ impl Collector {
             innermost: None,
             stack: Vec::new(),
             code_frames: None,
+            interpreted: InterpretedCalls::default(),
         }
     }
 
@@ -151,6 +156,7 @@ impl Collector {
         let mut another = Self::new(names, self.by, room);
         another.time_line = self.time_line.another();
         another.waits.are_shown = self.waits.are_shown;
+        another.interpreted = self.interpreted;
         another.keeps_gaps_apart = self.keeps_gaps_apart;
         another.is_compared = self.is_compared;
         another.time_shift = self.time_shift;
@@ -268,6 +274,24 @@ impl Collector {
         code
     }
 
+    /// Adds a call of an interpreter, if these are shown: the frame that executes it comes next.
+    fn push_call(&mut self, call: &InterpretedCall) {
+        if self.interpreted == InterpretedCalls::Without {
+            return;
+        }
+        let frame = self.profile.frame(Frame::interpreted(&call.code));
+        self.stack.push((frame, FoundBy::Interpreted));
+    }
+
+    /// Takes the native frames out.
+    fn keep_calls(&mut self) {
+        self.stack.retain(|&(_, found)| found == FoundBy::Interpreted);
+        if self.stack.is_empty() {
+            let note = self.profile.frame(Frame::note("[no call of an interpreter]"));
+            self.stack.push((note, FoundBy::Nothing));
+        }
+    }
+
     /// Marks the places of the stack before which callers may be missing: it reaches the outermost
     /// frame, so it stands where others do. Returns whether they are known.
     fn mark_gaps(&mut self) -> bool {
@@ -293,6 +317,12 @@ impl Collector {
         let (mut part, mut has_user) = (None, false);
         let mut next_found = FoundBy::Sampled;
         let recorded = self.found_frames.clone();
+        let is_user = |link: &Link| matches!(link, Link::Ip(_, Mode::User));
+        let calls = recorded.as_ref().and_then(|found| found.calls());
+        let calls = calls
+            .map(|calls| calls.of_sample(shown.held.number, shown.links().filter(is_user).count()));
+        let mut calls = calls.unwrap_or_default().into_iter().peekable();
+        let mut frames = 0_usize;
         let recorded = recorded.as_ref().map(|found| found.of_sample(shown.held.number));
         let mut recorded = recorded.into_iter().flatten();
         let count = shown.links().count();
@@ -306,6 +336,12 @@ impl Collector {
                 self.stack.push((mark, FoundBy::Nothing));
             }
             has_user |= mode.is_user();
+            if mode == Mode::User {
+                while let Some((_, call)) = calls.next_if(|&(place, _)| place <= frames) {
+                    self.push_call(&call);
+                }
+                frames = frames.saturating_add(1);
+            }
             let addr = if is_first { ip } else { ip.wrapping_sub(1) };
             let found = match (mode, shown.source_of_link(at, count)) {
                 (Mode::User, Some(source)) => FoundBy::of_source(source),
@@ -318,8 +354,14 @@ impl Collector {
             };
             next_found = self.push(shown, addr, mode, found).caller_found;
         }
-        for frame in walked.iter().flat_map(|walked| &walked.frames) {
+        let walked_calls = walked.iter().flat_map(|walked| &walked.calls);
+        let mut runs = walked_calls.peekable();
+        let walked_frames = walked.iter().flat_map(|walked| &walked.frames);
+        for (at, frame) in walked_frames.enumerate() {
             has_user = true;
+            while let Some((_, run)) = runs.next_if(|(place, _)| *place <= at) {
+                run.iter().for_each(|call| self.push_call(call));
+            }
             self.push(shown, frame.call, Mode::User, frame.found_by());
         }
         if self.stack.is_empty()
@@ -347,6 +389,9 @@ impl Printer for Collector {
         let has_user = self.stack_of(shown, walked);
         let is_of_user = Mode::of_sample(shown.misc()).is_user();
         let reason = self.class(shown, walked, has_user || is_of_user);
+        if self.interpreted == InterpretedCalls::Only {
+            self.keep_calls();
+        }
         let wait = self.waits.count(events, shown);
         if wait == Some(0) {
             return Ok(());

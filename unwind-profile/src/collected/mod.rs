@@ -10,6 +10,7 @@ pub mod error;
 pub mod expansion;
 pub mod grouping;
 pub mod inlined;
+pub mod interpreted_calls;
 pub mod labels;
 pub mod line_samples;
 pub mod reading;

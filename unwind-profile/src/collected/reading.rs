@@ -12,6 +12,7 @@ use crate::collected::debug_info::DebugInfo;
 use crate::collected::error::{Ended, MissingSamples, ReadingError, SeveralEvents};
 use crate::collected::expansion::expanded;
 use crate::collected::grouping::By;
+use crate::collected::interpreted_calls::InterpretedCalls;
 use crate::collected::line_samples::LineSamples;
 use crate::collected::side::Side;
 use crate::collected::time_line::{Detail, TimeLine};
@@ -41,6 +42,8 @@ pub struct Reading<'r> {
     pub debug_info: Option<&'r DebugInfo>,
     /// Whether functions that were inlined have frames.
     pub shows_inlined: bool,
+    /// Which frames are shown of stacks with calls of an interpreter.
+    pub interpreted: InterpretedCalls,
     /// What gives way where threads have many different stacks.
     pub detail: Detail,
     /// Whether files have the names by which those of two recordings are compared.

@@ -120,6 +120,7 @@ impl<'r> Together<'r> {
         collector.time_line = TimeLine::new(reading.detail);
         collector.waits.are_shown = reading.off_cpu;
         collector.is_compared = reading.is_compared;
+        collector.interpreted = reading.interpreted;
         collector.keeps_gaps_apart = reading.keeps_gaps_apart;
         collector.line_samples = reading.keeps_lines.then(LineSamples::default);
         collector.code_frames =

@@ -29,6 +29,7 @@ use unwind_perf::ring::RingRecord;
 use crate::engine::bpf_error::BpfError;
 use crate::engine::requested::TracepointError;
 use crate::engine::sampling::Sampling;
+use crate::recording::code_names::CodeNames;
 
 /// An event whose samples an engine takes.
 #[derive(Clone, Debug)]
@@ -76,6 +77,11 @@ pub trait Engine: Send + Debug {
 
     /// The CPU time of all that samples are taken of, if the kernel counts that.
     fn cpu_time(&self) -> Option<CpuTime>;
+
+    /// What the code of an interpreter's calls is called, of the numbers in what it tells of stacks.
+    fn code_names(&self) -> CodeNames {
+        CodeNames::default()
+    }
 
     /// How stacks were walked, if the engine walks them in the kernel.
     fn walks(&self) -> Option<KernelWalks> {

@@ -101,6 +101,7 @@ fn write_row(
     let bound = row.bound.map_or("-".to_owned(), |bound| format!("{:.2}", hundred(bound)));
     let file = match (&row.frame.file, row.frame.kind) {
         (_, FrameKind::Kernel) => " (kernel)".to_owned(),
+        (Some(file), FrameKind::Interpreted) => format!(" (python: {file})"),
         (Some(file), _) => format!(" ({file})"),
         (None, _) => String::new(),
     };

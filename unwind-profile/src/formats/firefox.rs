@@ -66,6 +66,7 @@ const fn colour(found: FoundBy) -> CategoryColor {
         FoundBy::Unchecked => CategoryColor::Brown,
         FoundBy::Kernel => CategoryColor::Red,
         FoundBy::Inlined => CategoryColor::Magenta,
+        FoundBy::Interpreted => CategoryColor::DarkGray,
         FoundBy::Nothing => CategoryColor::Gray,
     }
 }

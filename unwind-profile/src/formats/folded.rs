@@ -43,6 +43,7 @@ fn label(frame: &Frame) -> String {
     let name = frame.name.replace(';', ":");
     match frame.kind {
         FrameKind::Kernel => format!("{name}_[k]"),
+        FrameKind::Interpreted => format!("{name}_[p]"),
         FrameKind::User | FrameKind::Note => name,
     }
 }

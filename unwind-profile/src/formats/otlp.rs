@@ -250,6 +250,7 @@ impl Dictionary {
         let kind = match frame.kind {
             FrameKind::User => Some("native"),
             FrameKind::Kernel => Some("kernel"),
+            FrameKind::Interpreted => Some("cpython"),
             FrameKind::Note => None,
         };
         let kind = kind.map(|kind| Value::StringValue(kind.to_owned()));

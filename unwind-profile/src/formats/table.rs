@@ -23,6 +23,7 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>, top: usize) -> io::Re
         let (own, total) = (percent(total.own, all), percent(total.all, all));
         let file = match (&frame.file, frame.kind) {
             (_, FrameKind::Kernel) => " (kernel)".to_owned(),
+            (Some(file), FrameKind::Interpreted) => format!(" (python: {file})"),
             (Some(file), _) => format!(" ({file})"),
             (None, _) => String::new(),
         };

@@ -15,6 +15,7 @@ use unwind_target::elf::error::Part;
 use unwind_target::elf::sframe_section::SframeSection;
 use unwind_target::files::build_id_cache;
 use unwind_target::files::mapped_file::{Holder, Proof, Search, copy_vdso};
+use unwind_target::interpreters::python::SampledPython;
 use unwind_target::jit::jit_code::JitCode;
 use unwind_target::loaded::module_error::ModuleError;
 use unwind_target::rows::call_frame_rows::CallFrameRows;
@@ -49,6 +50,7 @@ pub struct RecordedFile {
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
     switches: OnceLock<FileSwitches>,
     has_v8: OnceLock<bool>,
+    has_python: OnceLock<bool>,
     /// Whether a sample was told to be in it.
     has_samples: AtomicBool,
     /// Whether the user was told that it is not there.
@@ -213,6 +215,12 @@ impl RecordedFile {
     /// Whether V8 is in it, by the names that it exports.
     pub(crate) fn has_v8(&self) -> bool {
         *self.has_v8.get_or_init(|| self.elf().is_ok_and(exports_v8))
+    }
+
+    /// Whether CPython is in it whose calls are read, whatever it is called.
+    pub(crate) fn has_python(&self) -> bool {
+        let find = || self.elf().is_ok_and(|file| SampledPython::of(file).is_some());
+        *self.has_python.get_or_init(find)
     }
 
     /// Gives notice that functions of it have no names, if it is a file and not there. Returns

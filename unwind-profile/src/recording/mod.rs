@@ -1,6 +1,7 @@
 //! `perf.data` files: what is read of them, and what is written.
 
 pub mod build_ids;
+pub mod code_names;
 pub mod compression;
 pub mod decompress;
 pub mod error;

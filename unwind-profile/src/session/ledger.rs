@@ -35,6 +35,7 @@ const SCHEMA: u32 = 1;
 /// | `stack-not-resident` | in the kernel: a part of the stack is not there, or is not to be brought in | |
 /// | `executed-another` | the process has executed another program before its stack could be walked | |
 /// | `thread-ended` | the thread has ended before its stack could be walked | |
+/// | `interpreted-calls` | in the kernel: calls of an interpreter may be missing, or not at their frames | |
 /// | `record-limit` | there are more frames than a record can have | |
 /// | others | why a [walk](unwind_target::EndReason) has ended | |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

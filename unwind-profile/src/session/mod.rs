@@ -23,6 +23,7 @@ use crate::engine::copy_size::CopySize;
 use crate::engine::perf_engine::PerfEngine;
 use crate::engine::sampling::{Sampling, UserStacks};
 use crate::engine::{Engine, EngineError, SampledEvent, Shortfall};
+use crate::recording::code_names::CodeNames;
 use crate::recording::error::PerfError;
 use crate::session::keeper::Keeper;
 use crate::session::ledger::Ledger;
@@ -52,8 +53,8 @@ pub enum SessionError {
 #[derive(Debug)]
 pub struct Opened {
     engine: Box<dyn Engine>,
-    /// Whether it tells of stacks that it has walked.
-    has_told_stacks: bool,
+    /// The names of code in stacks that it tells of, if it does.
+    told: Option<CodeNames>,
     attr: Attr,
     copy_size: CopySize,
     /// What samples lack.
@@ -71,14 +72,15 @@ impl Opened {
         let shortfalls = engine.shortfalls(&sampling);
         let attr = layout(&engine.events())?;
         let copy_size = CopySize::new(sampling.user_stacks.sizes(), rate);
-        let has_told_stacks = matches!(sampling.user_stacks, UserStacks::Walked(_));
-        Ok(Self { engine, has_told_stacks, attr, copy_size, shortfalls })
+        let is_told = matches!(sampling.user_stacks, UserStacks::Walked(_));
+        let told = is_told.then(|| engine.code_names());
+        Ok(Self { engine, told, attr, copy_size, shortfalls })
     }
 
-    /// Whether stacks are walked in the kernel by tables.
+    /// The names of code in stacks that are walked in the kernel by tables; `None` if none are.
     #[must_use]
-    pub const fn has_told_stacks(&self) -> bool {
-        self.has_told_stacks
+    pub fn told_stacks(&self) -> Option<CodeNames> {
+        self.told.clone()
     }
 
     /// What learns how deep stacks turn out to be.
@@ -132,7 +134,7 @@ pub struct Session {
     /// Keeps the files that have samples.
     keeper: Option<Keeper>,
     has_waits: bool,
-    has_told_stacks: bool,
+    told: Option<CodeNames>,
     /// Losses of earlier parts that records have not told of yet.
     untold: u64,
     notices: Notices,
@@ -151,7 +153,7 @@ impl Session {
     ) -> Self {
         let (events, copy_size) = (opened.engine.events(), opened.copy_size.clone());
         let keeper = keeps_files.then(|| Keeper::start(notices.clone())).flatten();
-        let (has_waits, has_told_stacks) = (sampling.off_cpu, opened.has_told_stacks);
+        let (has_waits, told) = (sampling.off_cpu, opened.told.clone());
         let (emptied, parts) = opened.empty(existing, span);
         Self {
             emptied,
@@ -161,7 +163,7 @@ impl Session {
             copy_size,
             keeper,
             has_waits,
-            has_told_stacks,
+            told,
             untold: 0,
             notices,
         }
@@ -181,7 +183,7 @@ impl Session {
     pub fn write(&mut self, file: File, part: Part) -> Result<Ledger, SessionError> {
         let (copy_size, notices) = (self.copy_size.clone(), self.notices.clone());
         let mut recording = Recording::begin(file, &self.events, self.form, copy_size, notices)?;
-        let recorded = recording.write(part.reader, self.keeper.as_ref(), self.has_told_stacks);
+        let recorded = recording.write(part.reader, self.keeper.as_ref(), self.told.clone());
         let drained = part.end.wait()?;
         let mut recorded = recorded?;
         // The kernel tells of losses when there is room again, which may be in the next part.

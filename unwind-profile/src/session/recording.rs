@@ -19,6 +19,7 @@ use crate::mapped::files::RecordedFiles;
 use crate::mapped::kernel::running_build_id;
 use crate::mapped::origin::Origin;
 use crate::recording::build_ids;
+use crate::recording::code_names::CodeNames;
 use crate::recording::compression::{RecordsWriter, feature_section};
 use crate::recording::error::PerfError;
 use crate::recording::event_desc;
@@ -116,7 +117,7 @@ impl Recording {
     }
 
     /// Walks the stacks of the samples in a stream, and writes all that is in it. `keeper` keeps the
-    /// files that have samples. With `has_told_stacks` the stream has stacks that an engine walked.
+    /// files that have samples. If an engine tells of stacks that it has walked, `told` has the names of code in them.
     ///
     /// # Errors
     ///
@@ -125,11 +126,11 @@ impl Recording {
         &mut self,
         stream: StreamReader,
         keeper: Option<&Keeper>,
-        has_told_stacks: bool,
+        told: Option<CodeNames>,
     ) -> Result<Recorded, PerfError> {
         let setup = WalkSetup::new(self.form.frame_pointers)
             .beside_programs(stream.backlog(), self.copy_size.clone())
-            .with_told_stacks(has_told_stacks);
+            .with_told_stacks(told);
         let mut reader = PerfReader::from_stream(stream)?;
         let form = self.form;
         let options = Options {

@@ -244,7 +244,7 @@ mod tests {
         let frame =
             |pc, after_gap| WalkedFrame { pc, call: pc - 1, after_gap, source: None, found: None };
         let frames = vec![frame(0x404, false), frame(0x205, true), frame(0x105, false)];
-        let mut walked = WalkedStack { frames, cut: None, end: "" };
+        let mut walked = WalkedStack { frames, cut: None, end: "", calls: Vec::new() };
         let calls = vec![call(0x300, 0x400), call(0x200, 0x300), call(0x100, 0x200)];
         walked.join(&CallStack { calls, own: 3, pc: None });
         let found: Vec<(u64, u64, bool)> =

@@ -29,6 +29,8 @@ pub enum FoundBy {
     Unchecked,
     /// Its code is a part of its caller's, by DWARF.
     Inlined,
+    /// It is a call of an interpreter, which that has told.
+    Interpreted,
     /// It is in the kernel.
     Kernel,
     /// It is no frame of a program.
@@ -37,7 +39,7 @@ pub enum FoundBy {
 
 impl FoundBy {
     /// All, in the order of their codes.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Sampled,
         Self::Table,
         Self::CallFrames,
@@ -49,6 +51,7 @@ impl FoundBy {
         Self::Unchecked,
         Self::Kernel,
         Self::Inlined,
+        Self::Interpreted,
         Self::Nothing,
     ];
 
@@ -67,6 +70,7 @@ impl FoundBy {
             Self::Unchecked => ("unchecked", "the kernel's frame pointers, unchecked"),
             Self::Kernel => ("kernel", "kernel"),
             Self::Inlined => ("inlined", "inlined: a part of its caller's code"),
+            Self::Interpreted => ("interpreted", "a call of an interpreter, as that has it"),
             Self::Nothing => ("none", "thread, or what is missing"),
         }
     }

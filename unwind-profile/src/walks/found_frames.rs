@@ -11,7 +11,8 @@ use crate::recording::error::PerfError;
 use crate::recording::header::Feature;
 use crate::recording::reader::PerfReader;
 use crate::walks::found_by::FoundBy;
-use crate::walks::walk::WalkedFrame;
+use crate::walks::found_calls::{FoundCalls, FoundCallsBuilder};
+use crate::walks::walk::{WalkedFrame, WalkedStack};
 
 /// The feature section. perf leaves out those that it does not know.
 pub(crate) const FOUND_FRAMES: Feature = Feature(254);
@@ -39,6 +40,9 @@ pub struct FoundFrames {
     /// For each sample, in the order of the file, the place of its stack plus one; 0 if it is
     /// not known.
     samples: Vec<u32>,
+    /// The calls of interpreters, if there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    calls: Option<FoundCalls>,
 }
 
 impl FoundFrames {
@@ -57,7 +61,15 @@ impl FoundFrames {
     #[must_use]
     pub fn of_section(section: &[u8]) -> Option<Self> {
         let found: Option<Self> = serde_json::from_slice(section).ok();
-        found.filter(|found| found.schema == SCHEMA)
+        let mut found = found.filter(|found| found.schema == SCHEMA)?;
+        found.calls.iter_mut().for_each(FoundCalls::prepare);
+        Some(found)
+    }
+
+    /// The calls of interpreters, if there are some.
+    #[must_use]
+    pub const fn calls(&self) -> Option<&FoundCalls> {
+        self.calls.as_ref()
     }
 
     /// How many samples it is about.
@@ -86,11 +98,19 @@ pub(crate) struct FoundFramesBuilder {
     places: HashMap<Box<[Run]>, u32>,
     stacks: Vec<Vec<Run>>,
     samples: Vec<u32>,
+    calls: FoundCallsBuilder,
 }
 
 impl FoundFramesBuilder {
-    /// Takes the frames of the sample of this number, or of a later one than those before.
-    pub(crate) fn take(&mut self, number: usize, frames: &[WalkedFrame]) {
+    /// Takes the stack of the sample of this number, or of a later one than those before. Returns whether there is
+    /// room for its calls. Those of a chain that was cut would stand at other frames.
+    #[must_use]
+    pub(crate) fn take_stack(&mut self, number: usize, walked: &WalkedStack, is_cut: bool) -> bool {
+        self.take(number, &walked.frames);
+        is_cut || self.calls.take(number, walked)
+    }
+
+    fn take(&mut self, number: usize, frames: &[WalkedFrame]) {
         if number >= MAX_SAMPLES {
             return;
         }
@@ -116,7 +136,8 @@ impl FoundFramesBuilder {
     /// The section.
     pub(crate) fn finish(self) -> FoundFrames {
         let ways = FoundBy::ALL.map(|found| found.words().0.to_owned()).to_vec();
-        FoundFrames { schema: SCHEMA, ways, stacks: self.stacks, samples: self.samples }
+        let calls = self.calls.finish();
+        FoundFrames { schema: SCHEMA, ways, stacks: self.stacks, samples: self.samples, calls }
     }
 }
 

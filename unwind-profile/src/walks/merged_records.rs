@@ -200,7 +200,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let held = Arc::new(held);
         let work = matches!(outcome, Outcome::Inline).then(|| {
             let space = self.spaces.of(held.task, held.time);
-            Work::Walk(Job { held: Arc::clone(&held), attr, space })
+            Work::Walk(Job { held: Arc::clone(&held), attr, space, lacks_calls: false })
         });
         self.write_moved(&held)?;
         self.push(Waiting::ToWalk(held, attr, chain, calls), work)
@@ -259,7 +259,12 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         };
         self.sample.clear();
         let cuts = self.cut;
-        if self.rewalk(held, attr, chain, walked.as_ref()).is_err() {
+        let rewalked = self.rewalk(held, attr, chain, walked.as_ref());
+        if let (Some(found), Some(all)) = (&mut self.found, &walked) {
+            let has_room = found.take_stack(self.samples, all, self.cut > cuts);
+            walked = walked.map(|all| if has_room { all } else { all.lacking_calls() });
+        }
+        if rewalked.is_err() {
             // As it is it would be read as a sample of the new event.
             self.tally.count_damaged(held);
             if !self.keeps_stacks {
@@ -269,11 +274,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             self.tally.count(held, attr, walked.as_ref(), self.cut > cuts);
         }
         if self.keeps_stacks {
-            self.sample.clear();
-            self.sample.extend(held.record().map_or(&[][..], |record| record.bytes()));
-        }
-        if let (Some(found), Some(walked)) = (&mut self.found, &walked) {
-            found.take(self.samples, &walked.frames);
+            self.sample = held.record().map(|it| it.bytes().to_vec()).unwrap_or_default();
         }
         let sample = core::mem::take(&mut self.sample);
         self.rounds.newest = self.rounds.newest.max(held.time);

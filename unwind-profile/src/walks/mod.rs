@@ -3,6 +3,7 @@
 pub mod call_stacks;
 pub mod chosen_event;
 pub mod found_by;
+pub mod found_calls;
 pub mod found_frames;
 pub mod merged_file;
 pub mod merged_records;

@@ -187,7 +187,7 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
         };
         let work = attr.map(|attr| {
             let (held, space) = (Arc::clone(&shown.held), shown.space.clone());
-            Work::Walk(Job { held, attr, space })
+            Work::Walk(Job { held, attr, space, lacks_calls: false })
         });
         self.walks.push(shown, told.or(work));
         self.print_walked(events)

@@ -7,6 +7,7 @@ use unwind_core::{
     RowStore, TableError, Trace, Walker,
 };
 use unwind_perf::record::{Callchain, UserAbi, UserState};
+use unwind_target::interpreters::python::is_evaluator;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::rows::program_start::ProgramStart;
 use unwind_target::stack::walk::{ia32_arch, ia32_registers, x86_64_registers};
@@ -23,6 +24,8 @@ use crate::mapped::recorded_tables::{
     Code, RecordedKeys, RecordedSwitches, RecordedTables, SampleMemory,
 };
 use crate::mapped::running_code::{KnownProofs, ProvenRows, RunningCode};
+use crate::recording::code_names::{CodeNames, InterpretedCall};
+use crate::recording::told_stack::ToldCalls;
 use crate::walks::call_stacks::{CallStack, FrameSource, JoinedCall};
 use crate::walks::found_by::FoundBy;
 use crate::walks::stack_end::{STACK_COPY_TOO_SHORT, why_ended};
@@ -43,7 +46,12 @@ pub struct WalkedStack {
     /// The same in a word, which stays the same in later versions; empty where there is
     /// nothing to say.
     pub(crate) end: &'static str,
+    /// The calls that frames of an interpreter's evaluator execute, by their places, the innermost first.
+    pub calls: Vec<(usize, Vec<InterpretedCall>)>,
 }
+
+/// Why stacks are not complete whose calls of an interpreter may not be all there, or at their frames.
+pub(crate) const IN_DOUBT: &str = "interpreted-calls";
 
 /// A frame of a walked stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +88,7 @@ impl WalkedStack {
             )
         };
         self.frames = calls.joined(&pcs).into_iter().map(joined).collect();
+        self.calls.clear();
     }
 
     /// One that an engine has walked by tables: its addresses, and why there are no more if it is not
@@ -87,7 +96,41 @@ impl WalkedStack {
     pub(crate) fn told(pcs: &[u64], incomplete: Option<&'static str>) -> Self {
         let frames = pcs.iter().enumerate().map(|(at, &pc)| WalkedFrame::told(pc, at == 0));
         let cut = incomplete.map(|reason| format!("walked in the kernel: {reason}"));
-        Self { frames: frames.collect(), cut, end: incomplete.unwrap_or("") }
+        let (frames, end) = (frames.collect(), incomplete.unwrap_or(""));
+        Self { frames, cut, end, calls: Vec::new() }
+    }
+
+    /// The same with calls of an interpreter.
+    pub(crate) fn with_calls(mut self, told: ToldCalls<'_>, names: &CodeNames) -> Self {
+        let call = |(number, line): (u32, u32)| InterpretedCall { code: names.code(number), line };
+        let runs = told.runs().map(|(place, calls)| {
+            (usize::try_from(place).unwrap_or(usize::MAX), calls.map(call).collect())
+        });
+        self.calls = runs.collect();
+        if told.is_complete { self } else { self.lacking_calls() }
+    }
+
+    /// Whether an interpreter's evaluator may have a frame: a part of it may have no name.
+    pub(crate) fn may_have_evaluator(&self, space: &Space) -> bool {
+        let is_it =
+            |frame: &WalkedFrame| {
+                let range = space.find(frame.call)?;
+                let file = Some(&range.file).filter(|file| file.has_python())?;
+                let function = file.function(range.link_time(frame.call)?);
+                Some(function.is_none_or(|(_, aliases)| {
+                    aliases.iter().any(|alias| is_evaluator(&alias.name))
+                }))
+            };
+        self.frames.iter().any(|frame| is_it(frame).unwrap_or(false))
+    }
+
+    /// The same where calls of an interpreter may be missing.
+    pub(crate) fn lacking_calls(mut self) -> Self {
+        if self.is_complete() {
+            self.cut = Some("calls of an interpreter are in doubt".to_owned());
+            self.end = IN_DOUBT;
+        }
+        self
     }
 
     /// Whether no frame is missing.
@@ -213,7 +256,7 @@ impl SampleWalker {
 /// Why a stack cannot be walked at all.
 fn no_start() -> WalkedStack {
     let cut = Some("the sample has no pc or no stack pointer".into());
-    WalkedStack { frames: Vec::new(), cut, end: "no-start" }
+    WalkedStack { frames: Vec::new(), cut, end: "no-start", calls: Vec::new() }
 }
 
 /// How wide the addresses of 64-bit code with these registers are: above 47 bits a program gets
@@ -273,7 +316,7 @@ where
     ) -> WalkedStack {
         let last = frames.last().map(|frame| frame.call);
         let (cut, end) = why_ended(end, last, self.sp, self.state, self.space);
-        WalkedStack { frames, cut, end }
+        WalkedStack { frames, cut, end, calls: Vec::new() }
     }
 }
 

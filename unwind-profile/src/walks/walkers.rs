@@ -14,6 +14,7 @@ use crate::engine::bpf_engine::layout_of_copies;
 use crate::engine::copy_size::CopySize;
 use crate::engine::depths::WalkedCopy;
 use crate::mapped::address_spaces::Space;
+use crate::recording::code_names::CodeNames;
 use crate::recording::held::Held;
 use crate::recording::stream::Backlog;
 use crate::recording::told_stack::ToldStack;
@@ -29,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) held: Arc<Held>,
     pub(crate) attr: Attr,
     pub(crate) space: Space,
+    /// An engine has copied its stack in place of walking it, and so tells of no calls of an interpreter.
+    pub(crate) lacks_calls: bool,
 }
 
 impl Job {
@@ -37,6 +40,8 @@ impl Job {
         let record = self.held.record()?;
         let state = UserState::decode(&record, &self.attr).ok()??;
         let walked = walker.walk(&state, self.held.callchain(), &self.space);
+        let lacks_calls = self.lacks_calls && walked.may_have_evaluator(&self.space);
+        let walked = if lacks_calls { walked.lacking_calls() } else { walked };
         if let Some(copy_size) = &setup.copy_size {
             let is_cut = walked.is_cut_by_copy();
             let copy = WalkedCopy { time: self.held.time, len: state.stack.len(), is_cut };
@@ -84,6 +89,8 @@ pub struct WalkSetup {
     copy_size: Option<CopySize>,
     /// The layout of samples that are in place of stacks, if an engine tells of stacks.
     copies: Option<Attr>,
+    /// What the code of calls is called that it tells of.
+    code_names: CodeNames,
     /// How often the threads that have ended looked up a row.
     rows: Mutex<CacheStats>,
 }
@@ -96,6 +103,7 @@ impl WalkSetup {
             backlog: None,
             copy_size: None,
             copies: None,
+            code_names: CodeNames::default(),
             rows: Mutex::default(),
         }
     }
@@ -107,8 +115,9 @@ impl WalkSetup {
     }
 
     /// Takes stacks that come later as an engine [tells](ToldStack) of them, if it does.
-    pub fn with_told_stacks(self, is_told: bool) -> Self {
-        Self { copies: is_told.then(layout_of_copies).flatten(), ..self }
+    pub fn with_told_stacks(self, names: Option<CodeNames>) -> Self {
+        let copies = names.as_ref().and_then(|_| layout_of_copies());
+        Self { copies, code_names: names.unwrap_or_default(), ..self }
     }
 
     /// What is to be done for a sample whose stack an engine tells of, if one does.
@@ -123,11 +132,16 @@ impl WalkSetup {
             ToldStack::Walked(pcs, incomplete) => {
                 Some(Work::Walked(WalkedStack::told(pcs, incomplete)))
             }
+            ToldStack::Calling(calls, pcs, incomplete) => {
+                let walked = WalkedStack::told(pcs, incomplete);
+                Some(Work::Walked(walked.with_calls(calls, &self.code_names)))
+            }
             ToldStack::Copied(words) => {
                 let bytes = ToldStack::bytes(words).into();
                 let copy =
                     Held::new(bytes, Endian::NATIVE, held.event, attr.format, held.layout).ok()?;
-                let job = Job { held: Arc::new(copy), attr, space: space() };
+                let held = Arc::new(copy);
+                let job = Job { held, attr, space: space(), lacks_calls: true };
                 Some(Work::Walk(job))
             }
         }

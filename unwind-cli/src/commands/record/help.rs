@@ -36,6 +36,7 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   thread-ended          the thread ended before its stack was walked in the kernel
   not-resident          of --guest: a page of the stack or of a table is not in the guest's memory
   kernel-entry          of --guest: the guest's kernel has not saved the registers of user code yet
+  interpreted-calls     walked in the kernel: calls of Python may be missing, or not at their frames
   no-room               the stack was to be copied, and the ring was nearly full, see --ring-kib
   others                as `unwind script` says of each such stack
 If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed

@@ -13,6 +13,7 @@ use unwind_profile::mapped::files::RecordedFiles;
 use unwind_profile::mapped::kernel::SampledKernel;
 use unwind_profile::mapped::layout::Layout;
 use unwind_profile::mapped::names::Names;
+use unwind_profile::recording::code_names::CodeNames;
 use unwind_profile::recording::error::PerfError;
 use unwind_profile::recording::events::Events;
 use unwind_profile::recording::held::Held;
@@ -80,8 +81,8 @@ pub(crate) struct Walking {
     pub(crate) rate: u32,
     pub(crate) interval: Duration,
     pub(crate) copy_size: CopySize,
-    /// The engine walks stacks itself.
-    pub(crate) has_told_stacks: bool,
+    /// The names of code in stacks that the engine tells of, if it walks them itself.
+    pub(crate) told: Option<CodeNames>,
     /// Where what was stripped off files is looked for.
     pub(crate) debug_files: DebugFiles,
 }
@@ -171,11 +172,10 @@ pub(crate) fn walk(
     walking: Walking,
     updates: Sender<Update>,
 ) -> Result<(), PerfError> {
-    let Walking { frame_pointers, rate, interval, copy_size, has_told_stacks, debug_files } =
-        walking;
+    let Walking { frame_pointers, rate, interval, copy_size, told, debug_files } = walking;
     let setup = WalkSetup::new(frame_pointers)
         .beside_programs(stream.backlog(), copy_size)
-        .with_told_stacks(has_told_stacks);
+        .with_told_stacks(told);
     let mut reader = PerfReader::from_stream(stream)?;
     let options = Options { merge: true, memory: MEMORY, frame_pointers, stitch_lbr: false };
     let names = Names::new(SampledKernel::Running, Layout::Perf7_2, notices::all());

@@ -140,7 +140,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         rate: args.rate,
         interval: Duration::from_secs(args.interval),
         copy_size,
-        has_told_stacks: opened.has_told_stacks(),
+        told: opened.told_stacks(),
         debug_files: args.debug_directories.files(None),
     };
     let span = Span { subject, beside: None, ends: ends.clone(), until: None, every: None };

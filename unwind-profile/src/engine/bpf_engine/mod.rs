@@ -4,6 +4,7 @@
 //! The events, and the records of processes, are those of the engine whose samples have
 //! copies; the program takes the samples in place of the events' own rings.
 
+mod interpreted;
 mod records;
 mod tables;
 
@@ -22,6 +23,7 @@ use crate::engine::sampling::{KernelWalk, RingSize, Sampling, cpus};
 use crate::engine::{
     CpuTime, Engine, EngineError, Found, KernelWalks, SampledEvent, Shortfall, StoredRecord, WAITS,
 };
+use crate::recording::code_names::CodeNames;
 
 /// Events of the kernel, the program that takes their samples, and the tables that it walks by.
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl BpfEngine {
         let attached = perf.sampled().map(attach).collect::<Result<_, _>>()?;
         let events: Vec<SampledEvent> = perf.events().into_iter().map(told).collect();
         let records = Records::new(events.clone());
-        let tables = Tables::start(&walker).map_err(BpfError::Tables)?;
+        let tables = Tables::start(&walker, records.pythons()).map_err(BpfError::Tables)?;
         Ok(Self { attached, perf, walker, tables, records, events })
     }
 }
@@ -149,6 +151,10 @@ impl Engine for BpfEngine {
 
     fn lost(&self) -> Option<u64> {
         Some(self.perf.lost().unwrap_or(0).saturating_add(self.walker.counts().dropped))
+    }
+
+    fn code_names(&self) -> CodeNames {
+        self.records.code_names()
     }
 
     fn cpu_time(&self) -> Option<CpuTime> {

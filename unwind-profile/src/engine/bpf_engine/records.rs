@@ -7,7 +7,9 @@ use unwind_perf::record::{
 };
 
 use crate::engine::attrs::REGISTERS;
+use crate::engine::bpf_engine::interpreted::{Interpreted, Pythons};
 use crate::engine::{SampledEvent, StoredRecord};
+use crate::recording::code_names::CodeNames;
 use crate::recording::told_stack::ToldStack;
 
 /// Encodes records, one at a time.
@@ -16,6 +18,7 @@ pub(super) struct Records {
     events: Vec<SampledEvent>,
     format: EventFormat,
     bytes: Vec<u8>,
+    interpreted: Interpreted,
 }
 
 impl Records {
@@ -27,7 +30,17 @@ impl Records {
             flags: attr.flags,
             ..EventFormat::default()
         });
-        Self { events, format, bytes: Vec::new() }
+        Self { events, format, bytes: Vec::new(), interpreted: Interpreted::default() }
+    }
+
+    /// The interpreters whose calls are read.
+    pub(super) fn pythons(&self) -> Pythons {
+        self.interpreted.pythons.clone()
+    }
+
+    /// What the code of calls is called.
+    pub(super) fn code_names(&self) -> CodeNames {
+        self.interpreted.names.clone()
     }
 
     /// The bytes of a record. `None` if it is none of perf's, or longer than those can be.
@@ -37,6 +50,10 @@ impl Records {
             Record::Sample(sample) => self.sample(&sample),
             Record::Stack(stack) => self.stack(&stack),
             Record::Copy(copy) => self.copy(&copy),
+            Record::Calls(calls) => {
+                self.interpreted.take(&calls);
+                None
+            }
             _ => None,
         }?;
         Some(&self.bytes)
@@ -109,8 +126,10 @@ impl Records {
     }
 
     fn stack(&mut self, stack: &Stack<'_>) -> Option<()> {
-        let first = ToldStack::walked(incomplete(stack.end));
-        let words: Vec<u64> = std::iter::once(first).chain(stack.pcs.iter()).collect();
+        let reason = incomplete(stack.end);
+        let words = self.interpreted.words(stack, reason);
+        let mut words = words.unwrap_or_else(|| vec![ToldStack::walked(reason)]);
+        words.extend(stack.pcs.iter());
         self.deferred(&stack.origin, stack.cookie.0, words.into_iter())
     }
 

@@ -16,10 +16,12 @@ use unwind_perf::record::Mapping;
 use unwind_target::elf::ElfFile;
 use unwind_target::files::mapped_file::{ProcessFiles, copy_vdso};
 use unwind_target::files::regular_file;
+use unwind_target::interpreters::python::SampledPython;
 use unwind_target::rows::compact_table::compact_table;
 use unwind_target::target::maps::{Backing, parse};
 use unwind_target::target::memory::ProcessMemory;
 
+use crate::engine::bpf_engine::interpreted::{Pythons, read_of};
 use crate::engine::priority::go_first;
 use crate::mapped::recorded_file::own_vdso;
 
@@ -48,6 +50,7 @@ pub(super) struct Tables {
 struct Makers {
     asked: Mutex<Receiver<(Wanted, Option<PathBuf>)>>,
     tables: unwind_bpf::Tables,
+    pythons: Pythons,
     made: Mutex<Made>,
 }
 
@@ -64,7 +67,7 @@ struct Made {
 #[derive(Debug)]
 enum Looked {
     /// The image of its table, and where its code is.
-    Table(Vec<u8>, Vec<Segment>),
+    Table(Vec<u8>, Vec<Segment>, Option<Box<SampledPython>>),
     /// It has no table.
     Without,
     /// Who had it mapped has ended, or has something else there.
@@ -77,10 +80,10 @@ impl Tables {
     /// # Errors
     ///
     /// [`Walker::tables`].
-    pub(super) fn start(walker: &Walker) -> io::Result<Self> {
+    pub(super) fn start(walker: &Walker, pythons: Pythons) -> io::Result<Self> {
         let (wanted, asked) = channel();
         let (asked, made) = (Mutex::new(asked), Mutex::default());
-        let makers = Arc::new(Makers { asked, tables: walker.tables()?, made });
+        let makers = Arc::new(Makers { asked, tables: walker.tables()?, pythons, made });
         for _ in 0..available_parallelism().map_or(1, usize::from).min(MAKERS) {
             let makers = Arc::clone(&makers);
             thread::spawn(move || makers.run());
@@ -121,8 +124,12 @@ impl Makers {
             let Ok((wanted, name)) = next else { break };
             // A file without a table has its stacks copied.
             let _ = match look(&wanted, name.as_deref()) {
-                Looked::Table(image, segments) if self.has_room(image.len()) => {
-                    let table = Table { image: &image, segments: &segments };
+                Looked::Table(image, segments, python) if self.has_room(image.len()) => {
+                    let interpreter = python.and_then(|python| {
+                        let read = read_of(&python);
+                        Some((self.pythons.add(*python)?, read))
+                    });
+                    let table = Table { image: &image, segments: &segments, interpreter };
                     self.tables.install(wanted.file, table).is_ok()
                 }
                 Looked::Gone if self.may_try_again(wanted.file) => {
@@ -202,5 +209,5 @@ fn table_of(file: &ElfFile) -> Option<Looked> {
         to: segment.offset.saturating_add(segment.memory_size),
         address: segment.addr,
     });
-    Some(Looked::Table(image, segments.collect()))
+    Some(Looked::Table(image, segments.collect(), SampledPython::of(file).map(Box::new)))
 }

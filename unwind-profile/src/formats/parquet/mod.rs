@@ -150,6 +150,7 @@ fn write_frames<W: Write + Send>(
         let kind = match frame.kind {
             FrameKind::User => "user",
             FrameKind::Kernel => "kernel",
+            FrameKind::Interpreted => "interpreted",
             FrameKind::Note => "note",
         };
         table.push([

@@ -1,0 +1,187 @@
+//! Calls of Python in recordings, read by the BPF program in the task.
+
+use super::in_kernel::{recorder, walked_by};
+use super::*;
+use test_support::Compiler;
+
+const FLAGS: &[&str] = &["-O1"];
+
+/// Recursion, a generator, and C that calls Python back.
+const CHAIN: &str = "\
+import sys, time
+def leaf(value):
+    total = 0
+    for number in range(300):
+        total += number * value
+    return total
+class Worker:
+    def key(self, value):
+        return leaf(value)
+    def rows(self):
+        for _ in range(3):
+            yield sorted([3, 1, 2], key=self.key)
+    def dive(self, depth):
+        if depth:
+            return self.dive(depth - 1)
+        return list(self.rows())
+def main():
+    end = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < end:
+        Worker().dive(4)
+main()
+";
+
+/// From the outermost in.
+const CALLS: [&str; 10] =
+    ["<module>", "main", "dive", "dive", "dive", "dive", "dive", "rows", "key", "leaf"];
+
+/// Stacks of a report, from the outermost frame in, with how often each was seen.
+fn folded(data: &Path, options: &[&str]) -> Vec<(Vec<String>, u64)> {
+    let all = [&["report", "--format", "folded", data.to_str().unwrap()], options].concat();
+    let output = unwind(&all);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let line = |line: &str| {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        (stack.split(';').map(str::to_owned).collect(), count.parse().unwrap())
+    };
+    text(&output.stdout).lines().map(line).collect()
+}
+
+/// The function of a call, without classes around it.
+fn call(frame: &str) -> Option<&str> {
+    frame.strip_suffix("_[p]")?.rsplit('.').next()
+}
+
+fn is_complete(stack: &[String]) -> bool {
+    !stack.iter().any(|frame| frame.starts_with("[incomplete"))
+}
+
+#[test]
+fn calls_of_python_stand_in_recordings_at_the_frames_that_execute_them() {
+    let Some(python) = tool("python3") else { return };
+    let data = support::scratch("record_python").join("perf.data");
+    let command = [python.to_str().unwrap(), "-c", CHAIN, "4"];
+    let Some(ledger) = walked_by(recorder(), &data, &["-F", "999"], &command) else { return };
+    let stacks = folded(&data, &["--no-inlined"]);
+    let (mut all, mut whole) = (0, 0);
+    for (stack, count) in &stacks {
+        let calls: Vec<_> = stack.iter().filter_map(|frame| call(frame)).collect();
+        if calls.last() != Some(&"leaf") {
+            continue;
+        }
+        all += count;
+        if !is_complete(stack) {
+            continue;
+        }
+        whole += count;
+        assert_eq!(calls, CALLS, "{stack:?}");
+        // What an evaluator executes comes next, further in.
+        let inner = stack.windows(2).filter(|pair| pair[0].starts_with("_PyEval_EvalFrameDefault"));
+        let mut inner = inner.peekable();
+        assert!(inner.peek().is_some());
+        assert!(inner.all(|pair| call(&pair[1]).is_some()), "{stack:?}");
+    }
+    assert!(all > 200 && whole * 100 >= all * 95, "{whole} of {all}: {ledger}");
+    // None that lacks calls is complete, whichever function it is in.
+    for (stack, _) in stacks.iter().filter(|(stack, _)| is_complete(stack)) {
+        let mut pairs = stack.windows(2);
+        let lacks = pairs.any(|pair| {
+            pair[0].starts_with("_PyEval_EvalFrameDefault")
+                && call(&pair[1]).is_none()
+                && pair[1] != "_Py_CheckFunctionResult"
+        });
+        assert!(!lacks, "{stack:?}");
+    }
+    // Functions that are inlined in the evaluator's stand between it and its calls: none stands after these.
+    let without = |stacks: &[(Vec<String>, u64)]| {
+        let calls = |stack: &Vec<String>| {
+            stack.iter().filter(|frame| call(frame).is_some()).cloned().collect::<Vec<_>>()
+        };
+        let mut counts = std::collections::BTreeMap::new();
+        for (stack, count) in stacks {
+            *counts.entry(calls(stack)).or_insert(0) += count;
+        }
+        counts
+    };
+    let with_inlined = folded(&data, &[]);
+    assert_eq!(without(&with_inlined), without(&stacks));
+    // Either kind alone.
+    let native = folded(&data, &["--native"]);
+    assert!(native.iter().all(|(stack, _)| stack.iter().all(|frame| call(frame).is_none())));
+    let alone = folded(&data, &["--interpreted"]);
+    let is_call = |frame: &String| call(frame).is_some() || frame.starts_with('[');
+    for (stack, _) in &alone {
+        // Below why it is not complete, and the thread.
+        let frames = stack.iter().skip(usize::from(!is_complete(stack)) + 1);
+        assert!(frames.clone().all(is_call), "{stack:?}");
+    }
+    let count = |stacks: &[(Vec<String>, u64)]| stacks.iter().map(|(_, count)| count).sum::<u64>();
+    assert_eq!((count(&native), count(&alone)), (count(&stacks), count(&stacks)));
+}
+
+#[test]
+fn copies_of_stacks_have_no_calls_of_python() {
+    let Some(python) = tool("python3") else { return };
+    let data = support::scratch("record_python_copies").join("perf.data");
+    let command = [python.to_str().unwrap(), "-c", CHAIN, "1"];
+    let Some(_) = record(&data, &["--engine", "perf"], &command) else { return };
+    let stacks = folded(&data, &[]);
+    assert!(stacks.iter().all(|(stack, _)| stack.iter().all(|frame| call(frame).is_none())));
+    assert!(stacks.iter().any(|(stack, _)| is_complete(stack)));
+}
+
+/// How many stacks with a function are complete, and how many lack calls of Python.
+fn with(stacks: &[(Vec<String>, u64)], function: &str) -> (u64, u64) {
+    let count = |mark: Option<&str>| {
+        let counts = stacks.iter().filter(|(stack, _)| {
+            let found = stack.iter().find(|frame| frame.starts_with("[incomplete"));
+            stack.iter().any(|name| name == function) && found.map(String::as_str) == mark
+        });
+        counts.map(|(_, count)| count).sum()
+    };
+    (count(None), count(Some("[incomplete: interpreted-calls]")))
+}
+
+#[test]
+fn a_thread_in_the_midst_of_calls_has_no_complete_stack_without_their_evaluator() {
+    let flags = [FLAGS, &["-DSTANDS_ALONE"]].concat();
+    let Some(program) = support::compile("record_interpreter", "interpreter.c", &flags) else {
+        return;
+    };
+    let data = program.with_file_name("perf.data");
+    let run = [program.to_str().unwrap()];
+    let Some(ledger) = walked_by(recorder(), &data, &["-F", "999"], &run) else { return };
+    let stacks = folded(&data, &[]);
+    let (complete, lacking) = with(&stacks, "part_of_it");
+    assert!(complete == 0 && lacking > 50, "{complete} {lacking}: {ledger}");
+    for function in ["without_calls", "_PyEval_EvalFrameDefault"] {
+        let (complete, lacking) = with(&stacks, function);
+        assert!(complete > 50 && lacking == 0, "{function} {complete} {lacking}: {ledger}");
+    }
+    let called = with(&stacks, "call_[p]");
+    assert_eq!(called, with(&stacks, "_PyEval_EvalFrameDefault"));
+}
+
+#[test]
+fn stacks_in_more_files_of_python_than_there_is_room_for_lack_calls() {
+    const ROOM: usize = 64;
+    let Some(program) = support::compile("record_interpreters", "interpreters.c", FLAGS) else {
+        return;
+    };
+    let Some(compiler) = Compiler::find(FLAGS) else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/interpreter.c");
+    let library = program.with_file_name("library.so");
+    compiler.compile(&source, &library, &["-shared", "-fPIC"]);
+    let copy = |number: usize| {
+        let to = program.with_file_name(format!("{number}.so"));
+        std::fs::copy(&library, &to).unwrap();
+        to.to_str().unwrap().to_owned()
+    };
+    let copies: Vec<String> = (0..ROOM + 8).map(copy).collect();
+    let data = program.with_file_name("perf.data");
+    let run: Vec<_> =
+        [program.to_str().unwrap()].into_iter().chain(copies.iter().map(String::as_str)).collect();
+    let Some(ledger) = walked_by(recorder(), &data, &["-F", "999"], &run) else { return };
+    let (complete, lacking) = with(&folded(&data, &[]), "without_calls");
+    assert!(complete > lacking && lacking * 30 > complete, "{complete} {lacking}: {ledger}");
+}
