@@ -146,3 +146,47 @@ fn calls_of_python_are_those_that_it_tells_itself_at_the_same_stop() {
     assert!(output.status.success(), "{told}{}", stderr(&output));
     assert!(told.contains("complete"), "{told}");
 }
+
+/// A program in which JavaScript calls builtin functions that call JavaScript, which waits.
+const NODE: &str = "\
+const fs = require('fs');
+class Outer {
+  method(depth) {
+    return depth > 0 ? this.method(depth - 1) : [1].map((each) => this.key(each));
+  }
+  key(value) {
+    fs.writeSync(new Error().stack && 1, 'ready\\n');
+    return fs.readSync(0, Buffer.alloc(value));
+  }
+}
+new Outer().method(1);
+";
+
+#[test]
+fn calls_of_javascript_stand_at_the_native_frames_that_execute_them() {
+    let Some(node) = tool("node") else { return };
+    let mut command = Command::new(node);
+    let target = Target::start_command(command.args(["-e", NODE]));
+    target.wait_for_state("S");
+    let report = report_of(&target, &[]);
+    Schema::of("stack").check(&report, &["interpreted"]);
+    let thread = &threads(&report)[0];
+    assert_eq!(thread["interpreted"]["complete"], true, "{thread:#}");
+    let frames = thread["frames"].as_array().unwrap().iter();
+    let calls = frames.filter_map(|frame| frame["interpreted"].as_array()).flatten();
+    let name = |call: &Value| {
+        let function = call["function"].as_str().unwrap_or("");
+        format!("{function}:{}", call["line"].as_u64().unwrap_or(0))
+    };
+    let own = calls.filter(|call| call["file"] == "[eval]" || call["kind"] == "builtin");
+    let own: Vec<_> = own.map(name).collect();
+    let expected = ["key:8", ":4", "map:0", "method:4", "method:4", ":11"];
+    assert_eq!(own[..expected.len()], expected, "{thread:#}");
+    // Without them native frames are the same.
+    let native = report_of(&target, &["--native"]);
+    let places = |report: &Value| {
+        let frames = threads(report)[0]["frames"].as_array().unwrap().clone();
+        frames.iter().map(|frame| frame["pc"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(places(&native), places(&report));
+}

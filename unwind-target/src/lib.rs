@@ -131,7 +131,7 @@ pub use crate::elf::error::{ElfError, Part as ElfPart};
 pub use crate::files::debug_files::DebugFiles;
 pub use crate::files::debug_servers::{DebugServers, NoServers};
 pub use crate::input_error::InputError;
-pub use crate::interpreters::frame::{Interpreted, InterpretedFrame};
+pub use crate::interpreters::frame::{CallKind, Interpreted, InterpretedFrame};
 pub use crate::lines::LineReader;
 pub use crate::lines::apart::{ServeError, serve as serve_lines};
 pub use crate::notices::Notices;

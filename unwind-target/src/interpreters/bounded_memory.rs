@@ -24,6 +24,12 @@ pub(crate) enum Doubt {
     /// A thing is not what it should be.
     #[error("it is in the midst of a change, or damaged: {0}")]
     Strange(&'static str),
+    /// Compiled code has functions within it, and does not tell which.
+    #[error("functions may be inlined where a thread was stopped")]
+    Inlined,
+    /// Its file has no symbols.
+    #[error("its file is stripped")]
+    Stripped,
     /// Its version is none of those that are known.
     #[error("this version is not known")]
     Version,
@@ -35,7 +41,7 @@ pub(crate) enum Doubt {
 impl Doubt {
     /// Whether nothing of the interpreter is read, which is no fault of the program.
     pub(crate) const fn is_unknown(self) -> bool {
-        matches!(self, Self::Version | Self::NoVersion)
+        matches!(self, Self::Version | Self::NoVersion | Self::Stripped)
     }
 }
 

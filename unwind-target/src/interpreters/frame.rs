@@ -11,26 +11,60 @@ use crate::untrusted::Untrusted;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct InterpretedFrame {
-    /// The language: `python`.
+    /// The language: `python`, `javascript` or `wasm`.
     pub language: &'static str,
+    /// What executes it.
+    pub kind: CallKind,
     /// The function, with the classes and functions that it is in where the interpreter has them.
     pub function: Option<Untrusted>,
     /// The path of the source, as the interpreter has it.
     pub file: Option<Untrusted>,
     /// From 1.
     pub line: Option<u32>,
+    /// The line where the function starts, if that is known.
+    pub start: Option<u32>,
+}
+
+/// What executes a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum CallKind {
+    /// Bytecode.
+    #[default]
+    Interpreted,
+    /// Code that was compiled of each bytecode, by V8's Sparkplug.
+    Baseline,
+    /// Code that V8's Maglev has optimized.
+    Maglev,
+    /// Code that V8's `TurboFan` has optimized.
+    Optimized,
+    /// The same code, or Maglev's, of a function that calls it.
+    Inlined,
+    /// A function of the interpreter's own.
+    Builtin,
+    /// A function of WebAssembly.
+    Wasm,
 }
 
 impl fmt::Display for InterpretedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.function {
             Some(function) => write!(f, "{function}")?,
+            None if self.kind == CallKind::Wasm => f.write_str("function")?,
+            None if self.language == "javascript" => f.write_str("<anonymous>")?,
             None => f.write_str("??")?,
         }
-        match (&self.file, self.line) {
-            (Some(file), Some(line)) => write!(f, " at {file}:{line}"),
-            (Some(file), None) => write!(f, " at {file}"),
-            (None, _) => Ok(()),
+        match (&self.file, self.line, self.start) {
+            (Some(file), Some(line), _) => write!(f, " at {file}:{line}")?,
+            (Some(file), None, Some(start)) => write!(f, " in {file}, starts at line {start}")?,
+            (Some(file), None, None) => write!(f, " at {file}")?,
+            (None, ..) => {}
+        }
+        match self.kind {
+            CallKind::Inlined => f.write_str(" (inlined)"),
+            CallKind::Builtin => f.write_str(" (builtin)"),
+            _ => Ok(()),
         }
     }
 }

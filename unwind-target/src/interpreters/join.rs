@@ -117,7 +117,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::interpreters::frame::InterpretedFrame;
+    use crate::interpreters::frame::{CallKind, InterpretedFrame};
 
     const EVALUATOR: &str = "evaluator";
 
@@ -132,7 +132,14 @@ mod tests {
 
     fn run(anchor: Option<u64>, name: &str) -> Run {
         let function = Some(name.into());
-        let frame = InterpretedFrame { language: "python", function, file: None, line: None };
+        let frame = InterpretedFrame {
+            language: "python",
+            kind: CallKind::Interpreted,
+            function,
+            file: None,
+            line: None,
+            start: None,
+        };
         Run { anchor, frames: vec![frame] }
     }
 

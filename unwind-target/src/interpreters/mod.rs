@@ -8,11 +8,12 @@
 
 mod bounded_memory;
 pub mod frame;
-mod interpreter;
+pub(crate) mod interpreter;
 pub(crate) mod join;
 mod objects;
 pub mod python;
 mod reader;
 pub(crate) mod runs;
+pub mod v8;
 
 pub(crate) use crate::interpreters::reader::Interpreters;

@@ -5,10 +5,11 @@ use std::rc::Rc;
 use unwind_core::Memory;
 
 use crate::interpreters::bounded_memory::BoundedMemory;
-use crate::interpreters::interpreter::Interpreter;
+use crate::interpreters::interpreter::{Interpreter, StoppedThread};
 use crate::interpreters::objects::Objects;
 use crate::interpreters::python::CPython;
 use crate::interpreters::runs::ReadFrames;
+use crate::interpreters::v8::V8;
 use crate::loaded::loaded_file::LoadedFile;
 use crate::target::maps::Mapping;
 use crate::target::memory::{PageCache, ProcessMemory};
@@ -18,6 +19,7 @@ use crate::target::registers::{CodeMode, UserRegisters};
 #[derive(Debug, Default)]
 pub(crate) struct Interpreters {
     python: Option<CPython>,
+    v8: Option<V8>,
 }
 
 impl Interpreters {
@@ -27,7 +29,8 @@ impl Interpreters {
         mappings: &[Mapping],
         mut open: impl FnMut(&Mapping) -> Option<Rc<LoadedFile>>,
     ) -> Self {
-        Self { python: CPython::find(&mut Objects { mappings, open: &mut open }) }
+        let mut objects = Objects { mappings, open: &mut open };
+        Self { python: CPython::find(&mut objects), v8: V8::find(&mut objects) }
     }
 
     /// Reads the frames of these threads of a process that is held; some thread leads to its memory.
@@ -37,23 +40,52 @@ impl Interpreters {
         threads: &[UserRegisters],
         mappings: &[Mapping],
     ) -> Vec<ReadFrames> {
-        if self.python.is_none() {
+        if self.is_empty() {
             return Vec::new();
         }
         let Ok(memory) = ProcessMemory::open(thread) else { return Vec::new() };
-        self.read(threads, mappings, &mut PageCache::new(memory))
+        let threads =
+            threads.iter().map(|&registers| StoppedThread { registers, frames: Vec::new() });
+        let threads: Vec<_> = threads.collect();
+        self.read(&threads, mappings, &mut PageCache::new(memory))
     }
 
-    /// Reads the frames of threads with these registers. `mappings` are those of the same moment.
+    /// Whether there is none.
+    const fn is_empty(&self) -> bool {
+        self.python.is_none() && self.v8.is_none()
+    }
+
+    /// Whether one needs the native frames to read its own.
+    pub(crate) const fn need_frames(&self) -> bool {
+        (self.python.is_some() && CPython::NEEDS_FRAMES) || (self.v8.is_some() && V8::NEEDS_FRAMES)
+    }
+
+    /// Reads the frames of threads. `mappings` are those of the same moment.
     pub(crate) fn read<M: Memory>(
         &self,
-        threads: &[UserRegisters],
+        threads: &[StoppedThread],
         mappings: &[Mapping],
         memory: &mut M,
     ) -> Vec<ReadFrames> {
-        let wide = threads.iter().filter(|thread| thread.code_mode() == Some(CodeMode::X86_64));
-        let threads: Vec<_> = wide.map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
-        let python = self.python.iter().filter(|found| mappings.contains(found.mapping()));
-        python.map(|found| found.read(&threads, &mut BoundedMemory::new(memory))).collect()
+        let is_wide = |thread: &&StoppedThread| {
+            let registers = thread.registers;
+            registers.code_mode() == Some(CodeMode::X86_64) && registers.fs_base != 0
+        };
+        let threads: Vec<_> = threads.iter().filter(is_wide).cloned().collect();
+        let mut found = Vec::new();
+        found.extend(read(self.python.as_ref(), &threads, mappings, memory));
+        found.extend(read(self.v8.as_ref(), &threads, mappings, memory));
+        found
     }
+}
+
+/// Reads the frames of an interpreter, if it is still there.
+fn read<M: Memory>(
+    interpreter: Option<&impl Interpreter>,
+    threads: &[StoppedThread],
+    mappings: &[Mapping],
+    memory: &mut M,
+) -> Option<ReadFrames> {
+    let found = interpreter.filter(|found| mappings.contains(found.mapping()))?;
+    Some(found.read(threads, mappings, &mut BoundedMemory::new(memory)))
 }

@@ -10,7 +10,7 @@ use crate::interpreters::frame::InterpretedFrame;
 pub(crate) struct Run {
     /// An address inside that native frame, where the interpreter keeps something there.
     pub(crate) anchor: Option<u64>,
-    /// Innermost first.
+    /// Innermost first; none if it is not known what it executes.
     pub(crate) frames: Vec<InterpretedFrame>,
 }
 
@@ -21,6 +21,13 @@ pub(crate) struct ThreadRuns {
     pub(crate) runs: Vec<Run>,
     /// Why there may be others.
     pub(crate) doubt: Option<Doubt>,
+}
+
+impl ThreadRuns {
+    /// The native frame with this address in it executes something, and what is not known.
+    pub(crate) fn doubtful(anchor: u64, doubt: Doubt) -> Self {
+        Self { runs: vec![Run { anchor: Some(anchor), frames: Vec::new() }], doubt: Some(doubt) }
+    }
 }
 
 /// The frames of one interpreter.

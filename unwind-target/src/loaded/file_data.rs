@@ -19,10 +19,25 @@ pub(crate) struct FileData<const N: usize> {
 /// the file of a mapping.
 pub(crate) fn data_of_files<const N: usize>(
     mappings: &[Mapping],
-    mut open: impl FnMut(&Mapping) -> Option<Rc<LoadedFile>>,
+    open: impl FnMut(&Mapping) -> Option<Rc<LoadedFile>>,
     wanted: impl Fn(&Path) -> bool,
     names: &[&[u8]; N],
 ) -> impl Iterator<Item = FileData<N>> {
+    loaded_files(mappings, open, wanted).filter_map(|(mapping, file, bias)| {
+        let found = data_named(&file.elf, names).ok()?;
+        found.first().copied().flatten()?;
+        let addrs = found.map(|addr| Some(addr?.wrapping_add(bias)));
+        Some(FileData { addrs, mapping: mapping.clone() })
+    })
+}
+
+/// Each file that is `wanted` by its path, with a mapping of its code and how far it is from where it was
+/// linked.
+pub(crate) fn loaded_files(
+    mappings: &[Mapping],
+    mut open: impl FnMut(&Mapping) -> Option<Rc<LoadedFile>>,
+    wanted: impl Fn(&Path) -> bool,
+) -> impl Iterator<Item = (&Mapping, Rc<LoadedFile>, u64)> {
     let mut last = None;
     mappings.iter().filter_map(move |mapping| {
         let path = path(mapping).filter(|path| last != Some(*path))?;
@@ -32,10 +47,7 @@ pub(crate) fn data_of_files<const N: usize>(
         }
         let file = open(mapping)?;
         let bias = file.elf.bias(mapping.range.start, mapping.offset)?;
-        let found = data_named(&file.elf, names).ok()?;
-        found.first().copied().flatten()?;
-        let addrs = found.map(|addr| Some(addr?.wrapping_add(bias)));
-        Some(FileData { addrs, mapping: mapping.clone() })
+        Some((mapping, file, bias))
     })
 }
 

@@ -29,10 +29,10 @@ impl Walked {
         if let Some(thread) = options.thread {
             target.keep_thread(thread)?;
         }
-        if options.interpreters {
-            target.read_interpreters();
-        }
         let (stacks, rows) = walk(&mut target, options);
+        if options.interpreters {
+            target.read_interpreters(&stacks);
+        }
         Ok(Self { target, method: options.ways().method, stacks, rows })
     }
 

@@ -1,5 +1,7 @@
 //! Where data and functions with given names are, by one look at each symbol.
 
+use std::collections::BTreeMap;
+
 use memchr::memmem;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, Sym as _};
@@ -8,6 +10,9 @@ use object::{Endianness, LittleEndian, pod};
 use crate::elf::error::{ElfError, Part};
 use crate::elf::section::Section;
 use crate::elf::{ElfFile, string_at};
+
+/// As many names are kept at most.
+const MOST: usize = 4096;
 
 type Entry = <FileHeader64<LittleEndian> as FileHeader>::Sym;
 
@@ -48,7 +53,12 @@ fn named<const N: usize>(
     let sections = file.sections()?;
     for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let Some(table) = sections.iter().find(|section| section.kind == kind) else { continue };
-        look_in(file, sections, table, (wanted, names), &mut found)?;
+        each_symbol(file, sections, table, (wanted, names), |name, place| {
+            let at = names.iter().position(|wanted| *wanted == name);
+            if let Some(found) = at.and_then(|at| found.get_mut(at)) {
+                *found = Some(place);
+            }
+        })?;
         if found.iter().any(Option::is_some) {
             break;
         }
@@ -56,19 +66,50 @@ fn named<const N: usize>(
     Ok(found)
 }
 
-fn look_in<const N: usize>(
+/// The link-time addresses of data whose names start so, by the rest of the names, as [`data_named`] looks for them.
+///
+/// # Errors
+///
+/// As [`data_named`].
+pub(crate) fn data_starting(
+    file: &ElfFile,
+    start: &[u8],
+) -> Result<BTreeMap<Vec<u8>, u64>, ElfError> {
+    let mut found = BTreeMap::new();
+    if !file.is_64 || file.endian != Endianness::Little {
+        return Ok(found);
+    }
+    let sections = file.sections()?;
+    for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
+        let Some(table) = sections.iter().find(|section| section.kind == kind) else { continue };
+        let wanted = (elf::STT_OBJECT, &[start][..]);
+        each_symbol(file, sections, table, wanted, |name, (addr, _)| {
+            if let Some(rest) = name.strip_prefix(start).filter(|_| found.len() < MOST) {
+                found.insert(rest.to_vec(), addr);
+            }
+        })?;
+        if !found.is_empty() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Tells the names, addresses and sizes of all symbols of a kind in a table, if one of the texts is in its
+/// names.
+fn each_symbol(
     file: &ElfFile,
     sections: &[Section],
     table: &Section,
-    (wanted, names): (elf::SymbolType, &[&[u8]; N]),
-    found: &mut [Option<(u64, u64)>; N],
+    (wanted, texts): (elf::SymbolType, &[&[u8]]),
+    mut tell: impl FnMut(&[u8], (u64, u64)),
 ) -> Result<(), ElfError> {
     let section = usize::try_from(table.link).ok().and_then(|index| sections.get(index));
     let section =
         section.ok_or(ElfError::NoSuchSection { part: Part::SymbolNames, index: table.link })?;
-    let texts = file.section_bytes(Part::SymbolNames, section)?;
+    let names = file.section_bytes(Part::SymbolNames, section)?;
     // Most files have none of them, and may have a million others.
-    if names.iter().all(|name| memmem::find(&texts, name).is_none()) {
+    if texts.iter().all(|text| memmem::find(&names, text).is_none()) {
         return Ok(());
     }
     let bytes = file.section_bytes(Part::Symbols, table)?;
@@ -78,12 +119,8 @@ fn look_in<const N: usize>(
         entry.st_type() == wanted && entry.st_shndx(LittleEndian) != elf::SHN_UNDEF
     });
     for entry in data {
-        let name = string_at(&texts, entry.st_name(LittleEndian));
-        if let Some(at) = names.iter().position(|wanted| *wanted == name)
-            && let Some(place) = found.get_mut(at)
-        {
-            *place = Some((entry.st_value(LittleEndian), entry.st_size(LittleEndian)));
-        }
+        let name = string_at(&names, entry.st_name(LittleEndian));
+        tell(name, (entry.st_value(LittleEndian), entry.st_size(LittleEndian)));
     }
     Ok(())
 }

@@ -32,10 +32,12 @@ use crate::elf::ElfFile;
 use crate::files::mapped_file::{ProcessFiles, Proof, Search, copy_vdso};
 use crate::input_error::InputError;
 use crate::interpreters::Interpreters;
+use crate::interpreters::interpreter::{NativeFrame, StoppedThread};
 use crate::interpreters::runs::ReadFrames;
 use crate::jit::registered_objects::JitLists;
 use crate::loaded::module::{Modules, Opening};
 use crate::loaded::module_error::{BuildId, ModuleError};
+use crate::stack::walk::Stack;
 use crate::target::capture::{Before, Capture, mappings_and_memory, mappings_of};
 use crate::target::captured_memory::{CapturedMemory, Copied};
 use crate::target::core_file::CoreFile;
@@ -132,6 +134,8 @@ impl Target {
                 Look::Copies(wanted) if wanted.interpreters => before.interpreters(&files),
                 _ => Interpreters::default(),
             };
+            // What they need is walked while the process stands.
+            let look = if interpreters.need_frames() { Look::InPlace } else { look };
             let jit_lists = match look {
                 Look::InPlace => JitLists::default(),
                 Look::Copies(_) => before.jit_lists(&files),
@@ -405,17 +409,20 @@ impl Target {
     }
 
     /// Reads the frames of interpreters, of a core file or a process that stands still; those of copies were
-    /// read when they were made.
-    pub(crate) fn read_interpreters(&mut self) {
+    /// read when they were made. `stacks` are those of the threads, in the same order.
+    pub(crate) fn read_interpreters(&mut self, stacks: &[Stack]) {
         if matches!(self.memory, TargetMemory::Captured(_)) {
             return;
         }
         let interpreters = Interpreters::find(&self.mappings, |mapping| {
             self.modules.file_of(&mapping.backing)?.get().ok()
         });
-        let registers: Vec<_> =
-            self.threads.iter().filter_map(|thread| thread.registers.ok()).collect();
-        self.interpreted = interpreters.read(&registers, &self.mappings, &mut self.memory);
+        let threads = self.threads.iter().zip(stacks).filter_map(|(thread, stack)| {
+            let frames = stack.frames.iter().map(NativeFrame::from).collect();
+            Some(StoppedThread { registers: thread.registers.ok()?, frames })
+        });
+        let threads: Vec<_> = threads.collect();
+        self.interpreted = interpreters.read(&threads, &self.mappings, &mut self.memory);
     }
 
     /// Leaves one of the threads only.

@@ -12,6 +12,7 @@ mod jit_code;
 mod jit_map;
 mod proc_texts;
 mod python_frames;
+mod v8_frames;
 
 use test_support::CountingAllocator;
 
@@ -28,4 +29,5 @@ test_support::fuzz_targets! {
     debug_link,
     compressed_core,
     python_frames,
+    v8_frames,
 }

@@ -61,9 +61,11 @@ and add. A goroutine whose stack grows continues where `runtime.morestack` has s
 With `runtime.mcall` a stack is complete, as in Go's own traces: nothing there waits for
 a return. Only `--method auto` does all this.
 
-The calls that CPython executes, 3.9 to 3.14, stand before the native frame that executes
-them, with `python` in the third column: function, file and line. They are read while the
-process is held, for some tens of microseconds; with --native they are not. With
+The calls that CPython executes, 3.9 to 3.14, and V8 in node 18, 20, 22 and 24 stand before
+the native frame that executes them, with `python`, `javascript` or `wasm` in the third
+column: function, file and line. They are read while the process is held: Python's for some
+tens of microseconds; node is held until its stacks are walked. With --native they are not
+read. A function of JavaScript whose line V8 does not keep has that where it starts. With
 --interpreted nothing else is shown. If not each has its native frame, and each frame of
 the evaluator its calls, a line says why, and the stack is not complete. Of a core they are
 shown, too; with --no-stop they are not. docs/interpreters.md says more.
@@ -72,7 +74,7 @@ A stack is complete if its last frame is known to be the outermost one and no
 callers may be missing. Frame pointers alone cannot tell.
 
 On a terminal, frames that tables tell are green, those by frame pointers or instructions yellow,
-calls of Python cyan, and what is missing red; not if NO_COLOR is set.
+calls of Python and JavaScript cyan, and what is missing red; not if NO_COLOR is set.
 
 JSON (its JSON Schema: docs/schema/stack.json), with names escaped as
 `unwind --help` says: one object with
@@ -101,8 +103,11 @@ JSON (its JSON Schema: docs/schema/stack.json), with names escaped as
                         first is where the pc is, the frame's own file and line is
                         where it calls the last
       interpreted       only of an interpreter's evaluator: the calls that the frame
-                        executes, innermost first, each with language (`python`),
-                        function, file and line
+                        executes, innermost first, each with language (`python`,
+                        `javascript` or `wasm`), kind (`interpreted`, `baseline`,
+                        `maglev`, `optimized`, `inlined`, `builtin` or `wasm`),
+                        function, file, line, and start (the line where the function
+                        starts), each or null
     interpreted         null, or interpreter (`CPython 3.11`), complete, text (why not)
                         and unplaced (calls whose native frame is not known)
     end     complete (true or false), text, and reason: `outermost`,

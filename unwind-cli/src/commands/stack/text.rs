@@ -60,7 +60,7 @@ fn write_thread(
 fn write_interpreted(out: &mut impl Write, frames: &[InterpretedFrame]) -> io::Result<()> {
     for frame in frames {
         let (blank, language) = ("", frame.language);
-        writeln!(out, "  {blank:<25}{INTERPRETED}{language:<9}{INTERPRETED:#}  {frame}")?;
+        writeln!(out, "  {blank:<25}{INTERPRETED}{language:<10}{INTERPRETED:#} {frame}")?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use unwind_core::Memory;
 
 use crate::interpreters::bounded_memory::{BoundedMemory, Doubt};
-use crate::interpreters::frame::InterpretedFrame;
+use crate::interpreters::frame::{CallKind, InterpretedFrame};
 use crate::interpreters::python::code::{Code, CodeObjects};
 use crate::interpreters::python::offsets::{Place, Traced};
 
@@ -49,7 +49,8 @@ pub(super) fn read_frame<M: Memory>(
     };
     memory.count(code.names_len())?;
     let (function, file) = (code.function.clone(), code.file.clone());
-    Ok(Some(InterpretedFrame { language: "python", function, file, line }))
+    let kind = CallKind::Interpreted;
+    Ok(Some(InterpretedFrame { language: "python", kind, function, file, line, start: None }))
 }
 
 /// Where the instructions start of the copy of code that a thread executes. The first copy is the code's own.

@@ -18,7 +18,7 @@ pub use crate::interpreters::python::snapshot::{Offsets, Piece, Snapshot};
 use unwind_core::Memory;
 
 use crate::interpreters::bounded_memory::{BoundedMemory, Doubt};
-use crate::interpreters::interpreter::Interpreter;
+use crate::interpreters::interpreter::{Interpreter, StoppedThread};
 use crate::interpreters::objects::{Objects, file_name};
 use crate::interpreters::python::code::{CodeObjects, Types};
 use crate::interpreters::python::offsets::Layout;
@@ -43,6 +43,8 @@ pub(super) struct CPython {
 const DATA: [&[u8]; 4] = [b"_PyRuntime", b"Py_Version", b"PyCode_Type", b"PyUnicode_Type"];
 
 impl Interpreter for CPython {
+    const NEEDS_FRAMES: bool = false;
+
     fn find(objects: &mut Objects<'_>) -> Option<Self> {
         let is_python = |name: &[u8]| name.starts_with(b"libpython") || name.starts_with(b"python");
         let mut named = None;
@@ -69,9 +71,15 @@ impl Interpreter for CPython {
         &self.mapping
     }
 
-    fn read<M: Memory>(&self, threads: &[u64], memory: &mut BoundedMemory<'_, M>) -> ReadFrames {
+    fn read<M: Memory>(
+        &self,
+        threads: &[StoppedThread],
+        _mappings: &[Mapping],
+        memory: &mut BoundedMemory<'_, M>,
+    ) -> ReadFrames {
+        let threads: Vec<_> = threads.iter().map(|thread| thread.registers.fs_base).collect();
         match self.version(memory) {
-            Ok(version) => read_version(version, self.runtime, self.types, threads, memory),
+            Ok(version) => read_version(version, self.runtime, self.types, &threads, memory),
             Err(doubt) => ReadFrames { doubt: Some(doubt), ..none_of("CPython".into()) },
         }
     }
