@@ -1,6 +1,6 @@
 //! How often a function was seen.
 
-/// In how many samples a function is: its share of [`Profile::samples`] is its share of the time.
+/// In how many samples a function is: its share of [`Profile::samples`](crate::Profile::samples) is its share of the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionSamples {
     /// Its name, to be shown as it is; `[unknown]` and the like where it has none.

@@ -47,7 +47,7 @@ impl FoundCalls {
         self.read = self.codes.iter().map(code).collect();
     }
 
-    /// The calls of a sample with so many native frames: the place of the frame that executes each, from the
+    /// The calls of a sample that has `frames` native frames: the place of the frame that executes each, from the
     /// innermost on, and the call.
     #[must_use]
     pub fn of_sample(&self, number: u64, frames: usize) -> Vec<(usize, InterpretedCall)> {
