@@ -51,7 +51,7 @@ impl Interpreters {
     }
 
     /// Whether there is none.
-    const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.python.is_none() && self.v8.is_none()
     }
 

@@ -76,6 +76,8 @@ pub struct Target {
     pub(crate) room: Room,
     /// The frames of its interpreters, if they were asked for.
     pub(crate) interpreted: Vec<ReadFrames>,
+    /// Those that were found before it was stopped.
+    interpreters: Interpreters,
     /// It was looked at while it ran.
     pub(crate) no_stop: bool,
     /// It is a process, and no core file.
@@ -146,7 +148,7 @@ impl Target {
             })?;
             let (error, fate) = match look {
                 Look::InPlace => match Self::of_held(&held) {
-                    Ok(target) => return Ok(Self { hold: Some(hold), ..target }),
+                    Ok(target) => return Ok(Self { hold: Some(hold), interpreters, ..target }),
                     Err(error) => (error, hold.release()),
                 },
                 Look::Copies(wanted) => {
@@ -266,6 +268,7 @@ impl Target {
             warnings: found.warnings,
             room: Room::UNKNOWN,
             interpreted: Vec::new(),
+            interpreters: Interpreters::default(),
             no_stop: false,
             is_process: true,
             hold: None,
@@ -373,6 +376,7 @@ impl Target {
             warnings: missing_part(path, notes.missing).into_iter().chain(damage).collect(),
             room: Room::of_core(&core),
             interpreted: Vec::new(),
+            interpreters: Interpreters::default(),
             no_stop: false,
             is_process: false,
             hold: None,
@@ -402,6 +406,7 @@ impl Target {
             warnings: Vec::new(),
             room: Room::UNKNOWN,
             interpreted: Vec::new(),
+            interpreters: Interpreters::default(),
             no_stop: false,
             is_process: false,
             hold: None,
@@ -414,9 +419,11 @@ impl Target {
         if matches!(self.memory, TargetMemory::Captured(_)) {
             return;
         }
-        let interpreters = Interpreters::find(&self.mappings, |mapping| {
-            self.modules.file_of(&mapping.backing)?.get().ok()
-        });
+        let open = |mapping: &Mapping| self.modules.file_of(&mapping.backing)?.get().ok();
+        let interpreters = match std::mem::take(&mut self.interpreters) {
+            none if none.is_empty() => Interpreters::find(&self.mappings, open),
+            found => found,
+        };
         let threads = self.threads.iter().zip(stacks).filter_map(|(thread, stack)| {
             let frames = stack.frames.iter().map(NativeFrame::from).collect();
             Some(StoppedThread { registers: thread.registers.ok()?, frames })
