@@ -47,22 +47,11 @@ fn named<const N: usize>(
     names: &[&[u8]; N],
 ) -> Result<[Option<(u64, u64)>; N], ElfError> {
     let mut found = [None; N];
-    if !file.is_64 || file.endian != Endianness::Little {
-        return Ok(found);
-    }
-    let sections = file.sections()?;
-    for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
-        let Some(table) = sections.iter().find(|section| section.kind == kind) else { continue };
-        each_symbol(file, sections, table, (wanted, names), |name, place| {
-            let at = names.iter().position(|wanted| *wanted == name);
-            if let Some(found) = at.and_then(|at| found.get_mut(at)) {
-                *found = Some(place);
-            }
-        })?;
-        if found.iter().any(Option::is_some) {
-            break;
-        }
-    }
+    each_symbol(file, (wanted, names), |name, place| {
+        let at = names.iter().position(|wanted| *wanted == name);
+        let found = at.and_then(|at| found.get_mut(at));
+        found.map(|found| *found = Some(place)).is_some()
+    })?;
     Ok(found)
 }
 
@@ -76,28 +65,38 @@ pub(crate) fn data_starting(
     start: &[u8],
 ) -> Result<BTreeMap<Vec<u8>, u64>, ElfError> {
     let mut found = BTreeMap::new();
+    each_symbol(file, (elf::STT_OBJECT, &[start]), |name, (addr, _)| {
+        let rest = name.strip_prefix(start).filter(|_| found.len() < MOST);
+        rest.map(|rest| found.insert(rest.to_vec(), addr)).is_some()
+    })?;
+    Ok(found)
+}
+
+/// Tells the names, addresses and sizes of all symbols of a kind that a little-endian 64-bit file exports, and if
+/// `is_found` finds none among them those of all of its symbols. Tables without one of the texts are passed.
+fn each_symbol(
+    file: &ElfFile,
+    wanted: (elf::SymbolType, &[&[u8]]),
+    mut is_found: impl FnMut(&[u8], (u64, u64)) -> bool,
+) -> Result<(), ElfError> {
     if !file.is_64 || file.endian != Endianness::Little {
-        return Ok(found);
+        return Ok(());
     }
     let sections = file.sections()?;
     for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let Some(table) = sections.iter().find(|section| section.kind == kind) else { continue };
-        let wanted = (elf::STT_OBJECT, &[start][..]);
-        each_symbol(file, sections, table, wanted, |name, (addr, _)| {
-            if let Some(rest) = name.strip_prefix(start).filter(|_| found.len() < MOST) {
-                found.insert(rest.to_vec(), addr);
-            }
+        let mut is_any = false;
+        each_of_table(file, sections, table, wanted, |name, place| {
+            is_any |= is_found(name, place);
         })?;
-        if !found.is_empty() {
+        if is_any {
             break;
         }
     }
-    Ok(found)
+    Ok(())
 }
 
-/// Tells the names, addresses and sizes of all symbols of a kind in a table, if one of the texts is in its
-/// names.
-fn each_symbol(
+fn each_of_table(
     file: &ElfFile,
     sections: &[Section],
     table: &Section,
