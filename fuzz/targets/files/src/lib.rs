@@ -13,6 +13,7 @@ mod jit_map;
 mod proc_texts;
 mod python_frames;
 mod v8_frames;
+mod written_image;
 
 use test_support::CountingAllocator;
 

@@ -4,18 +4,11 @@
 //! The first byte chooses the version; then each ten bytes are a place and a word that is written there.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
-use test_support::CountingAllocator;
 use unwind_target::interpreters::python::image::{FoundThread, frames_in};
 
-/// What any input may take, also on a busy machine.
-const TIME: Duration = Duration::from_secs(10);
-/// Twice what is read of a program.
-const MEMORY: u64 = 128 << 20;
-/// Where the memory is.
-const START: u64 = 0x5555_0000_0000;
-const LEN: usize = 1 << 16;
+use crate::written_image::{LEN, START, find_in};
+
 const THREADS: [u64; 2] = [0x7f00_0000_1000, 0x7f00_0000_2000];
 
 /// Where things are in the memory.
@@ -44,22 +37,8 @@ type Found = BTreeMap<u64, FoundThread>;
 fn find(data: &[u8]) -> Option<(Version, Found, bool)> {
     let (&choice, writes) = data.split_first()?;
     let version = Version::ALL[usize::from(choice) % Version::ALL.len()];
-    let mut image = image(&version);
-    let (writes, _) = writes.as_chunks::<10>();
-    for &[low, high, word @ ..] in writes {
-        let at = usize::from(u16::from_le_bytes([low, high])).min(LEN - 8);
-        image[at..at + 8].copy_from_slice(&word);
-    }
-    let read = |addr: u64, buf: &mut [u8]| {
-        let at = addr.checked_sub(START).and_then(|at| usize::try_from(at).ok());
-        let bytes = at.and_then(|at| image.get(at..)?.get(..buf.len()));
-        bytes.map(|bytes| buf.copy_from_slice(bytes)).is_some()
-    };
-    let start = Instant::now();
-    let find = || frames_in(version.minor, START, &THREADS, read);
-    let ((found, is_doubtful), peak) = CountingAllocator::peak_of(find);
-    assert!(start.elapsed() < TIME, "{:?} for {} bytes", start.elapsed(), data.len());
-    assert!(peak <= MEMORY, "{peak} bytes of memory");
+    let (found, is_doubtful) =
+        find_in(image(&version), writes, |read| frames_in(version.minor, START, &THREADS, read));
     Some((version, found, is_doubtful))
 }
 

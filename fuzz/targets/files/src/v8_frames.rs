@@ -3,21 +3,13 @@
 //!
 //! The first byte chooses the version; then each ten bytes are a place and a word that is written there.
 
-use std::time::{Duration, Instant};
-
-use test_support::CountingAllocator;
 use unwind_target::InterpretedFrame;
 use unwind_target::interpreters::v8::image::Program;
 
-/// What any input may take, also on a busy machine.
-const TIME: Duration = Duration::from_secs(10);
-/// Twice what is read of a program.
-const MEMORY: u64 = 128 << 20;
+use crate::written_image::{LEN, START, find_in};
+
 /// As many calls are there of a frame at most: itself, and what is inlined.
 const CALLS: usize = 257;
-/// Where the memory is.
-const START: u64 = 0x5555_0000_0000;
-const LEN: usize = 1 << 16;
 
 /// Where things are in the memory.
 const SIZES: u64 = START + 0x400;
@@ -69,22 +61,8 @@ pub(crate) fn run(data: &[u8]) {
 fn find(data: &[u8]) -> Option<(Vec<InterpretedFrame>, bool)> {
     let (&choice, writes) = data.split_first()?;
     let version = &VERSIONS[usize::from(choice) % VERSIONS.len()];
-    let (program, mut image) = image(version);
-    let (writes, _) = writes.as_chunks::<10>();
-    for &[low, high, word @ ..] in writes {
-        let at = usize::from(u16::from_le_bytes([low, high])).min(LEN - 8);
-        image[at..at + 8].copy_from_slice(&word);
-    }
-    let read = |addr: u64, buf: &mut [u8]| {
-        let at = addr.checked_sub(START).and_then(|at| usize::try_from(at).ok());
-        let bytes = at.and_then(|at| image.get(at..)?.get(..buf.len()));
-        bytes.map(|bytes| buf.copy_from_slice(bytes)).is_some()
-    };
-    let start = Instant::now();
-    let (found, peak) = CountingAllocator::peak_of(|| program.calls(&FRAMES, read));
-    assert!(start.elapsed() < TIME, "{:?} for {} bytes", start.elapsed(), data.len());
-    assert!(peak <= MEMORY, "{peak} bytes of memory");
-    Some(found)
+    let (program, image) = image(version);
+    Some(find_in(image, writes, |read| program.calls(&FRAMES, read)))
 }
 
 /// A version, with what it tells of itself by `v8dbg_*` in node's own binary.
@@ -200,15 +178,13 @@ const VERSIONS: [Version; 2] = [
 ];
 
 impl Version {
-    fn constant(&self, start: &str) -> Option<u64> {
-        let mut all = COMMON.iter().chain(self.constants);
-        let (_, value) = all.find(|(name, _)| name.starts_with(start))?;
-        Some(value.unsigned_abs().into())
-    }
-
-    /// The first of these that it has.
-    fn one_of(&self, names: &[&str]) -> u64 {
-        names.iter().find_map(|name| self.constant(name)).unwrap()
+    /// The first of these constants that it has, by the starts of their names.
+    fn one_of(&self, starts: &[&str]) -> u64 {
+        let constant = |start: &&str| {
+            let mut all = COMMON.iter().chain(self.constants);
+            all.find(|(name, _)| name.starts_with(start)).map(|&(_, value)| value)
+        };
+        starts.iter().find_map(constant).unwrap().unsigned_abs().into()
     }
 }
 
