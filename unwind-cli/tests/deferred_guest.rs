@@ -202,7 +202,7 @@ fn signals_threads_and_programs_that_replace_others_are_all_in_the_programs_ledg
     assert_eq!([count(ledger, "damaged"), count(ledger, "lost")], [0, 0], "{ledger}");
     let least = if count(&ledger["walks"], "deferred") == 0 { 80 } else { 98 };
     assert!(written > 50 && settled(ledger) * 100 >= written * least, "{ledger}");
-    // A thread that executes another program goes on under its leader's number.
+    // A thread that executes another program has its leader's number from then on.
     assert!(count(ledger, "unmatched") * 100 <= written, "{ledger}");
     for name in ["handles", "works", "mixes"] {
         assert!(stacks(folded).any(|(stack, _)| stack.contains(&name)), "{name} in {folded}");

@@ -57,7 +57,7 @@ impl<'m, M: Memory> BoundedMemory<'m, M> {
         Self::of_bytes(memory, BYTES)
     }
 
-    /// Until so many bytes were read.
+    /// Until this number of bytes was read.
     pub(super) const fn of_bytes(memory: &'m mut M, left: u64) -> Self {
         Self { memory, left }
     }

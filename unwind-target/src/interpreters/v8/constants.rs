@@ -114,7 +114,7 @@ pub(super) struct BytecodeLayout {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CodeLayout {
-    /// How far instructions are behind the start of what they are in.
+    /// Where instructions start in what they are in.
     pub(super) header: u64,
     /// The code object is the header, and else at this offset of it.
     pub(super) object: Option<u64>,

@@ -12,7 +12,7 @@ pub(super) struct Position {
 impl Position {
     /// What a word of a table says.
     pub(super) const fn of(word: i64) -> Self {
-        // One bit says that it is of another kind, which JavaScript has not.
+        // The lowest bit says that it is of another kind, which code of JavaScript never is.
         let word = word.cast_unsigned();
         Self {
             offset: (word >> 1 & 0x3fff_ffff).checked_sub(1),
