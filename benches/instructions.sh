@@ -7,7 +7,7 @@
 #
 # With --frames only what frames and walks take. With --own a column more, of the unwinder that the
 # example of this name adds under its own name. Exits 1 if framehop takes fewer instructions a frame
-# than the library does, or a walk of stacks of any of these depths.
+# than the library does, or a walk of stacks of any of these depths or through any of these numbers of places.
 #
 # Each figure is the difference of two runs, so that what happens once, such as
 # building tables, is not in it.
@@ -84,6 +84,21 @@ for name in c-allfp c-nofp; do
         printf '\n'
         check "$name, $frames frames" unwind "${taken[0]}" "${taken[2]}"
         check "$name, $frames frames" call-frames "${taken[1]}" "${taken[2]}"
+    done
+done
+
+# Each place of a made-up program is as frequent as the others, so few rows are of little use.
+printf '\n%-24s %9s %9s %9s %9s %9s\n' "instructions a frame" unwind 512-rows by-cfi cfi-512 framehop
+for places in 100 300 1000 3000 10000 30000 100000; do
+    printf '%-24s' "$places places"
+    taken=()
+    for unwinder in "${ours[@]}" framehop; do
+        taken+=("$(figure replay "$unwinder" 1 2 4096 "places:$places")")
+        printf '%s' "${taken[-1]}"
+    done
+    printf '\n'
+    for at in "${!ours[@]}"; do
+        check "$places places" "${ours[$at]}" "${taken[$at]}" "${taken[${#ours[@]}]}"
     done
 done
 finish() {

@@ -33,6 +33,7 @@ pub mod own_maps;
 pub mod own_stack;
 pub mod perf_file;
 mod perf_samples;
+pub mod places;
 pub mod plot;
 pub mod program;
 pub mod reference;

@@ -11,6 +11,8 @@
 //! walk check FILE...
 //! ```
 //!
+//! FILE may be `places:N`, too: a made-up program whose stacks lead through N return addresses.
+//!
 //! `hot` walks each snapshot ROUNDS times before the next, `replay` all of them
 //! in time order ROUNDS times, `cold` forgets all before each. The last line
 //! says how many frames that were, resp. lookups that found a row: `depth` walks stacks of as many
@@ -36,6 +38,7 @@ use crate::lookup::{self, Lookups};
 use crate::module_change::{FramehopChange, ModuleChange, UnwindChange};
 use crate::{
     Contestant, Facade, Framehop, MissingUnwind, Report, Rows, Stats, Unwind, Unwinder, depth,
+    places,
 };
 
 /// What the first argument may be.
@@ -57,7 +60,7 @@ pub fn run(arguments: &[&str], own: &[Contestant]) {
         }
         ["request", what, rounds, ..] => request(what, rounds.parse().unwrap()),
         [mode, name, rounds, count, file] => {
-            let corpus = Corpus::open(Path::new(file));
+            let corpus = open_corpus(file);
             let (rounds, count) = (rounds.parse().unwrap(), count.parse().unwrap());
             let open = || unwinder(name, &corpus, own);
             match *mode {
@@ -69,6 +72,14 @@ pub fn run(arguments: &[&str], own: &[Contestant]) {
             }
         }
         _ => panic!("see the source for how it is used"),
+    }
+}
+
+#[inline]
+fn open_corpus(file: &str) -> Corpus {
+    match file.strip_prefix("places:") {
+        Some(number) => places::corpus(number.parse().unwrap()),
+        None => Corpus::open(Path::new(file)),
     }
 }
 

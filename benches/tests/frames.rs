@@ -2,11 +2,14 @@
 
 #![cfg(test)]
 
+use std::collections::HashSet;
+
 use unwind_benches::comparison::Comparison;
 use unwind_benches::contestant::{CALL_FRAMES, RIVALS, UNWIND};
 use unwind_benches::corpus::Corpus;
 use unwind_benches::depth;
 use unwind_benches::known::KNOWN;
+use unwind_benches::places;
 use unwind_benches::timing::Effort;
 use unwind_benches::{Contestant, Facade, Reference, Report, Rows, Unwind, Unwinder};
 use unwind_snapshot::Snapshot;
@@ -52,6 +55,31 @@ fn l6_stacks_of_any_depth_are_had_and_walked_to_their_ends() {
             assert_eq!(unwinder.is_complete(), Some(true));
         }
     }
+}
+
+#[test]
+fn l8_stacks_through_any_number_of_places_are_walked_to_their_ends() {
+    let corpus = places::corpus(3_000);
+    let mut unwinders: Vec<_> =
+        [UNWIND, CALL_FRAMES].iter().map(|ours| ours.open(&corpus)).collect();
+    unwinders.extend(RIVALS.iter().map(|rival| rival.open(&corpus)));
+    let mut seen = HashSet::new();
+    for snapshot in &corpus.snapshots {
+        let stacks: Vec<_> = unwinders
+            .iter_mut()
+            .map(|unwinder| {
+                unwinder.walk(snapshot);
+                assert_ne!(unwinder.is_complete(), Some(false));
+                unwinder.frames()
+            })
+            .collect();
+        let (first, others) = stacks.split_first().unwrap();
+        assert_eq!(first.len(), 33);
+        assert!(others.iter().all(|stack| stack == first));
+        seen.extend(first.iter().copied());
+    }
+    // Ten frames each: nearly all places are there, and the outermost one.
+    assert!((2_990..=3_001).contains(&seen.len()), "{}", seen.len());
 }
 
 #[test]
