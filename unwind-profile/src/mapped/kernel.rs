@@ -1,8 +1,9 @@
 //! The functions of the running kernel, for recordings of it.
 
-use std::fs;
 use std::io::Read as _;
+use std::{fs, iter};
 
+use memchr::{memchr, memchr_iter, memmem, memrchr};
 use object::Endianness;
 use unwind_target::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
 use unwind_target::files::build_id_cache;
@@ -39,19 +40,29 @@ pub(crate) struct KernelText {
 /// The functions of a kernel, as `/proc/kallsyms` lists them.
 #[derive(Debug, Default)]
 pub(crate) struct KernelSymbols {
+    text: Vec<u8>,
     /// By address; several may have the same.
-    symbols: Vec<KernelSymbol>,
+    lines: Vec<Line>,
     /// How far above the addresses of the list the recorded kernel had its image, wrapping.
     shift: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KernelSymbol {
-    pub(crate) addr: u64,
-    pub(crate) name: Box<str>,
+/// A line of the list. There are more than 100,000, of which a report needs few: its other words are read
+/// when it is found.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    addr: u64,
+    /// Where the line begins in the text.
+    start: usize,
+}
+
+/// A function that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KernelSymbol<'l> {
+    pub(crate) name: &'l str,
     pub(crate) rank: Rank,
     /// The name of the module that it is in.
-    module: Option<Box<str>>,
+    module: Option<&'l str>,
 }
 
 /// What is known of the kernel that runs.
@@ -92,13 +103,12 @@ impl KernelSymbols {
     /// see the addresses, else those that were kept when the recording was made. `text` is where it
     /// was loaded. A notice tells of another kernel.
     pub(crate) fn of(kernel: &SampledKernel, text: Option<&KernelText>, notices: &Notices) -> Self {
-        let list =
-            fs::read("/proc/kallsyms").map_or_else(|_| Self::default(), |text| Self::parse(&text));
+        let list = fs::read("/proc/kallsyms").map_or_else(|_| Self::default(), Self::parse);
         let SampledKernel::Recorded(recorded) = kernel else { return list };
         let running = RunningKernel::new();
         let of_running = list.of_recorded(recorded, text, &running);
         // A list from before the machine was started again has the modules as they were.
-        let is_at_place = |list: &Self| list.shift == 0 && !list.symbols.is_empty();
+        let is_at_place = |list: &Self| list.shift == 0 && !list.lines.is_empty();
         let of_running = match of_running {
             Some(list) if is_at_place(&list) => return list,
             other => other,
@@ -120,7 +130,7 @@ impl KernelSymbols {
         const LIMIT: u64 = 64 << 20;
         let mut text = Vec::new();
         build_id_cache::open_kallsyms(build_id)?.take(LIMIT).read_to_end(&mut text).ok()?;
-        Some(Self::parse(&text)).filter(|list| !list.symbols.is_empty())
+        Some(Self::parse(text)).filter(|list| !list.lines.is_empty())
     }
 
     /// The same list for a recording, if that is of the running kernel.
@@ -145,39 +155,65 @@ impl KernelSymbols {
         Some(Self { shift, ..self })
     }
 
-    fn parse(text: &[u8]) -> Self {
-        let lines = text.split(|&byte| byte == b'\n').filter_map(plain_with_tab);
-        let mut symbols: Vec<_> = lines.filter_map(parse_line).collect();
-        // All are zero for those who may not see them.
-        symbols.retain(|symbol| symbol.addr != 0);
-        symbols.sort_by_key(|symbol| symbol.addr);
-        Self { symbols, shift: 0 }
+    fn parse(text: Vec<u8>) -> Self {
+        let ends = memchr_iter(b'\n', &text).chain([text.len()]);
+        let starts =
+            iter::once(0).chain(memchr_iter(b'\n', &text).map(|end| end.saturating_add(1)));
+        let lines = starts.zip(ends).filter_map(|(start, end)| {
+            let addr = addr_of_function(text.get(start..end)?)?;
+            // All are zero for those who may not see them.
+            (addr != 0).then_some(Line { addr, start })
+        });
+        let mut lines: Vec<_> = lines.collect();
+        lines.sort_by_key(|line| line.addr);
+        Self { text, lines, shift: 0 }
     }
 
+    fn line(&self, start: usize) -> Option<&[u8]> {
+        let rest = self.text.get(start..)?;
+        rest.get(..memchr(b'\n', rest).unwrap_or(rest.len()))
+    }
+
+    fn symbol(&self, line: &Line) -> Option<KernelSymbol<'_>> {
+        parse_line(self.line(line.start)?)
+    }
+
+    /// The address of a symbol of the image.
     fn addr_of(&self, name: &[u8]) -> Option<u64> {
-        let is_it =
-            |symbol: &&KernelSymbol| symbol.module.is_none() && symbol.name.as_bytes() == name;
-        self.symbols.iter().find(is_it).map(|symbol| symbol.addr)
+        let end = [b" ", name, b"\n"].concat();
+        let mut found = memmem::find_iter(&self.text, &end).filter_map(|at| {
+            let start = memrchr(b'\n', self.text.get(..at)?).map_or(0, |end| end.saturating_add(1));
+            let line = self.line(start)?;
+            let is_it = parse_line(line)?.name.as_bytes() == name;
+            addr_of_function(line).filter(|&addr| is_it && addr != 0)
+        });
+        found.next()
     }
 
     /// The names of the function that holds an address of the recorded kernel, and how far into it
     /// that is.
-    pub(crate) fn find(&self, addr: u64, module: Option<&str>) -> Option<(&[KernelSymbol], u64)> {
+    pub(crate) fn find<'s>(
+        &'s self,
+        addr: u64,
+        module: Option<&str>,
+    ) -> Option<(impl Iterator<Item = KernelSymbol<'s>> + use<'s>, u64)> {
         if module.is_some() && self.shift != 0 {
             // Modules were loaded again, and not as far from where they were.
             return None;
         }
         let addr = addr.wrapping_sub(self.shift);
-        let after = self.symbols.partition_point(|symbol| symbol.addr <= addr);
-        let last = self.symbols.get(after.checked_sub(1)?)?;
-        let is_followed = self.symbols.get(after).is_some_and(|next| next.module == last.module);
+        let after = self.lines.partition_point(|line| line.addr <= addr);
+        let last = self.lines.get(after.checked_sub(1)?)?;
+        let module_of = |line: &Line| self.symbol(line).map(|symbol| symbol.module);
+        let is_followed =
+            self.lines.get(after).is_some_and(|next| module_of(next) == module_of(last));
         let past = addr.wrapping_sub(last.addr);
         if !is_followed && past >= PAGE {
             return None;
         }
-        let first = self.symbols.partition_point(|symbol| symbol.addr < last.addr);
-        let found = self.symbols.get(first..after)?;
-        let is_of_module = found.iter().any(|symbol| symbol.module.as_deref() == module);
+        let first = self.lines.partition_point(|line| line.addr < last.addr);
+        let found = self.lines.get(first..after)?.iter().filter_map(|line| self.symbol(line));
+        let is_of_module = found.clone().any(|symbol| symbol.module == module);
         is_of_module.then_some((found, past))
     }
 }
@@ -205,34 +241,41 @@ fn of_another_kernel(recorded: &RecordedKernel, running: &RunningKernel) -> Stri
 /// How many functions a list has, and how long their names are that are found by their addresses.
 #[must_use]
 pub fn listed(text: &[u8]) -> (usize, usize) {
-    let symbols = KernelSymbols::parse(text);
-    let found = symbols.symbols.iter().filter_map(|symbol| {
-        let (found, _) = symbols.find(symbol.addr, symbol.module.as_deref())?;
-        found.first().map(|first| first.name.len())
+    let symbols = KernelSymbols::parse(text.to_vec());
+    let found = symbols.lines.iter().filter_map(|line| {
+        let (mut found, _) = symbols.find(line.addr, symbols.symbol(line)?.module)?;
+        found.next().map(|first| first.name.len())
     });
-    (symbols.symbols.len(), found.sum())
+    (symbols.lines.len(), found.sum())
 }
 
-/// `ffffffff81000130 T entry_SYSCALL_64_after_hwframe`, after it the module in brackets.
-fn parse_line((symbol, module): (&str, Option<&str>)) -> Option<KernelSymbol> {
-    let (addr, rest) = symbol.split_once(' ')?;
-    let (kind, name) = rest.split_once(' ')?;
-    let module = module.and_then(|module| module.strip_prefix('[')?.strip_suffix(']'));
-    let rank = match kind {
-        "W" | "w" => Rank::Weak,
-        "T" | "D" | "B" => Rank::Global,
-        "t" | "d" | "b" => Rank::Local,
-        _ => return None,
+/// The address of `ffffffff81000130 T entry_SYSCALL_64_after_hwframe`, if that is of a function.
+fn addr_of_function(line: &[u8]) -> Option<u64> {
+    let (addr, rest) = line.split_at_checked(memchr(b' ', line)?)?;
+    let &[b' ', kind, b' ', ..] = rest else { return None };
+    rank_of(kind)?;
+    u64::from_str_radix(plain(addr)?, 16).ok()
+}
+
+fn rank_of(kind: u8) -> Option<Rank> {
+    match kind {
+        b'W' | b'w' => Some(Rank::Weak),
+        b'T' | b'D' | b'B' => Some(Rank::Global),
+        b't' | b'd' | b'b' => Some(Rank::Local),
+        _ => None,
+    }
+}
+
+/// All of a line but the address; after the name there may be a tab and the module in brackets.
+fn parse_line(line: &[u8]) -> Option<KernelSymbol<'_>> {
+    let rest = line.get(memchr(b' ', line)?..)?;
+    let &[_, kind, _, ref rest @ ..] = rest else { return None };
+    let (name, module) = match memchr(b'\t', rest) {
+        Some(tab) => (rest.get(..tab)?, rest.get(tab.checked_add(1)?..).and_then(plain)),
+        None => (rest, None),
     };
-    let addr = u64::from_str_radix(addr, 16).ok()?;
-    Some(KernelSymbol { addr, name: name.into(), rank, module: module.map(Into::into) })
-}
-
-/// A line, split at the tab before a module.
-fn plain_with_tab(line: &[u8]) -> Option<(&str, Option<&str>)> {
-    let mut parts = line.splitn(2, |&byte| byte == b'\t');
-    let symbol = plain(parts.next()?)?;
-    Some((symbol, parts.next().and_then(plain)))
+    let module = module.and_then(|module| module.strip_prefix('[')?.strip_suffix(']'));
+    Some(KernelSymbol { name: plain(name)?, rank: rank_of(kind)?, module })
 }
 
 /// The build id of the running kernel.
@@ -250,24 +293,23 @@ mod tests {
 
     #[test]
     fn d5_an_address_of_the_kernel_belongs_to_the_function_before_it() {
-        let symbols = KernelSymbols::parse(
-            b"0000000000000000 A fixed_percpu_data\n\
+        let list = b"0000000000000000 A fixed_percpu_data\n\
              ffffffff81000000 T _text\n\
              ffffffff81000000 T startup_64\n\
              ffffffff81000130 t helper\n\
              ffffffff81000140 W weak\n\
-             ffffffffc0000000 t hook\t[some_module]\n",
-        );
+             ffffffffc0000000 t hook\t[some_module]\n";
+        let symbols = KernelSymbols::parse(list.to_vec());
         let names = |addr, module| -> Vec<&str> {
-            let (found, _) = symbols.find(addr, module).unwrap_or_default();
-            found.iter().map(|symbol| &*symbol.name).collect()
+            let found = symbols.find(addr, module).into_iter().flat_map(|(found, _)| found);
+            found.map(|symbol| symbol.name).collect()
         };
         assert_eq!(names(0xffff_ffff_8100_0000, None), ["_text", "startup_64"]);
         assert_eq!(names(0xffff_ffff_8100_0131, None), ["helper"]);
         assert_eq!(names(0xffff_ffff_80ff_ffff, None), [""; 0]);
         assert_eq!(names(0xffff_ffff_c000_0010, None), [""; 0]);
         assert_eq!(names(0xffff_ffff_c000_0010, Some("some_module")), ["hook"]);
-        assert_eq!(symbols.find(0xffff_ffff_8100_0141, None).unwrap().0.len(), 1);
+        assert_eq!(names(0xffff_ffff_8100_0141, None), ["weak"]);
     }
 
     const LIST: &[u8] = b"ffffffff81000000 T _text\n\
@@ -285,8 +327,8 @@ mod tests {
 
     /// What a function is called, and how far into it the address is.
     fn named(symbols: &KernelSymbols, addr: u64) -> Option<(&str, u64)> {
-        let (found, past) = symbols.find(addr, None)?;
-        Some((&found.first()?.name, past))
+        let (mut found, past) = symbols.find(addr, None)?;
+        Some((found.next()?.name, past))
     }
 
     #[test]
@@ -307,7 +349,8 @@ mod tests {
             (recorded(None, None), Some(&here), false),
             (recorded(None, None), None, false),
         ] {
-            let symbols = KernelSymbols::parse(LIST).of_recorded(&kernel, text, &running());
+            let symbols =
+                KernelSymbols::parse(LIST.to_vec()).of_recorded(&kernel, text, &running());
             assert_eq!(symbols.is_some(), is_this, "{kernel:?} {text:?}");
         }
         let other = recorded(Some(8), Some("3.8\x1b[2J"));
@@ -322,22 +365,23 @@ mod tests {
     fn k2_a_kernel_that_was_elsewhere_before_a_reboot_has_the_names_of_its_functions() {
         let kernel = RecordedKernel { build_id: Some([7; 20].into()), release: None };
         let moved = text_at(0xffff_ffff_9d00_0000);
-        let symbols = KernelSymbols::parse(LIST).of_recorded(&kernel, Some(&moved), &running());
+        let symbols =
+            KernelSymbols::parse(LIST.to_vec()).of_recorded(&kernel, Some(&moved), &running());
         let symbols = symbols.unwrap();
         assert_eq!(named(&symbols, 0xffff_ffff_9d00_0104), Some(("first", 4)));
         assert_eq!(named(&symbols, 0xffff_ffff_8100_0104), None);
         // Where a module is now nothing says.
-        assert_eq!(symbols.find(0xffff_ffff_c000_0010, Some("some_module")), None);
+        assert!(symbols.find(0xffff_ffff_c000_0010, Some("some_module")).is_none());
     }
 
     #[test]
     fn k3_an_address_far_above_the_last_function_is_in_none() {
-        let symbols = KernelSymbols::parse(LIST);
+        let symbols = KernelSymbols::parse(LIST.to_vec());
         assert_eq!(named(&symbols, 0xffff_ffff_811f_ffff), Some(("first", 0x1f_feff)));
         assert_eq!(named(&symbols, 0xffff_ffff_8120_0fff), Some(("last", 0xfff)));
         assert_eq!(named(&symbols, 0xffff_ffff_8120_1000), None, "a module comes next");
         let module = Some("some_module");
         assert!(symbols.find(0xffff_ffff_c000_0fff, module).is_some());
-        assert_eq!(symbols.find(0xffff_ffff_c000_1000, module), None, "nothing comes next");
+        assert!(symbols.find(0xffff_ffff_c000_1000, module).is_none(), "nothing comes next");
     }
 }

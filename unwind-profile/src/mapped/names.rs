@@ -283,8 +283,8 @@ impl Names {
             KernelSymbols::of(&sampled, core.and_then(text_of).as_ref(), &self.notices)
         });
         let function = symbols.find(addr, module.as_deref()).and_then(|(symbols, past)| {
-            let best = best_of(symbols.iter(), |symbol| (symbol.name.as_bytes(), symbol.rank))?;
-            Some((Rc::new(Untrusted::from(&*best.name)), past))
+            let best = best_of(symbols, |symbol| (symbol.name.as_bytes(), symbol.rank))?;
+            Some((Rc::new(Untrusted::from(best.name)), past))
         });
         Place { function, file: Some(file), in_file: addr }
     }
@@ -310,10 +310,10 @@ fn module_name(file: &[u8]) -> Option<String> {
 
 /// Which of several names of one function perf shows: one with a size, not a weak one, a
 /// global one, the one with the fewest underscores in front, the longest.
-fn best_of<'a, T: 'a>(
-    names: impl Iterator<Item = &'a T>,
+fn best_of<T>(
+    names: impl Iterator<Item = T>,
     of: impl for<'b> Fn(&'b T) -> (&'b [u8], Rank),
-) -> Option<&'a T> {
+) -> Option<T> {
     let key = |candidate: &T| {
         let (name, rank) = of(candidate);
         let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
@@ -321,7 +321,7 @@ fn best_of<'a, T: 'a>(
         (is_sized, rank != Rank::Weak, rank == Rank::Global, Reverse(underscores), name.len())
     };
     // The first of those that are alike.
-    names.reduce(|best, next| if key(next) > key(best) { next } else { best })
+    names.reduce(|best, next| if key(&next) > key(&best) { next } else { best })
 }
 
 /// What a function is called, which has this name in its file.
