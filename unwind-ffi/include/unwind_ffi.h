@@ -276,6 +276,8 @@ enum unwind_format {
   // A table in SFrame's format that was made of call frame information, as `unwind sframe
   // build` does: as Sframe, but its frames say so.
   UNWIND_FORMAT_SFRAME_OF_CALL_FRAMES = 4,
+  // Its table is still to come: a walk ends there with UNWIND_END_TABLE and may be done again, and nobody guesses.
+  UNWIND_FORMAT_AWAITED = 5,
 };
 
 // The code that registers are of.
@@ -443,7 +445,8 @@ struct unwind_stack {
   // A walk that may fault may get further: memory was absent.
   bool retryable;
   // What is wrong with the table of UNWIND_END_TABLE. Below 512 `code` of `RemoteError` of the SFrame
-  // crate, 512 if the modules changed all the time, from 1024 on `code` of `RemoteCfiError`.
+  // crate, 512 if the modules changed all the time, 513 if it is still to come, from 1024 on `code` of
+  // `RemoteCfiError`.
   uint16_t table_code;
 };
 

@@ -229,6 +229,8 @@ pub enum unwind_format {
     /// A table in SFrame's format that was made of call frame information, as `unwind sframe
     /// build` does: as Sframe, but its frames say so.
     SframeOfCallFrames = 4,
+    /// Its table is still to come: a walk ends there with UNWIND_END_TABLE and may be done again, and nobody guesses.
+    Awaited = 5,
 }
 
 impl unwind_format {
@@ -248,6 +250,7 @@ impl unwind_format {
             2 => Self::EhFrame,
             3 => Self::FramePointers,
             4 => Self::SframeOfCallFrames,
+            5 => Self::Awaited,
             _ => return None,
         })
     }

@@ -20,6 +20,8 @@ pub(crate) enum TablesError {
     Sframe(RemoteError),
     Cfi(RemoteCfiError),
     Contended,
+    /// It is still to come.
+    Awaited,
 }
 
 impl From<Infallible> for TablesError {
@@ -52,6 +54,7 @@ impl fmt::Display for TablesError {
             Self::Sframe(error) => error.fmt(f),
             Self::Cfi(error) => error.fmt(f),
             Self::Contended => Contended.fmt(f),
+            Self::Awaited => f.write_str("the table is still to come"),
         }
     }
 }
@@ -64,7 +67,7 @@ impl TableError for TablesError {
             Self::Sframe(error) => error.is_not_resident(),
             Self::Cfi(error) => error.is_not_resident(),
             // The same lookup may work the next time.
-            Self::Contended => true,
+            Self::Contended | Self::Awaited => true,
         }
     }
 
@@ -72,6 +75,7 @@ impl TableError for TablesError {
         match self {
             Self::Sframe(error) => error.code(),
             Self::Contended => 512,
+            Self::Awaited => 513,
             Self::Cfi(error) => error.code().saturating_add(1024),
         }
     }
@@ -161,8 +165,10 @@ impl<'w> Tables<'w> {
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut impl Memory,
     ) -> Result<Option<Row>, TablesError> {
-        if table.format == unwind_format::FramePointers {
-            return Ok(Some(Row::frame_pointer(A::WORD)));
+        match table.format {
+            unwind_format::FramePointers => return Ok(Some(Row::frame_pointer(A::WORD))),
+            unwind_format::Awaited => return Err(TablesError::Awaited),
+            _ => {}
         }
         let mem = &mut Overlay::new(table, mem);
         let addr = frame.lookup_addr().get();

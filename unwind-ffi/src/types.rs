@@ -157,7 +157,8 @@ pub struct unwind_stack {
     /// A walk that may fault may get further: memory was absent.
     pub retryable: bool,
     /// What is wrong with the table of UNWIND_END_TABLE. Below 512 `code` of `RemoteError` of the SFrame
-    /// crate, 512 if the modules changed all the time, from 1024 on `code` of `RemoteCfiError`.
+    /// crate, 512 if the modules changed all the time, 513 if it is still to come, from 1024 on `code` of
+    /// `RemoteCfiError`.
     pub table_code: u16,
 }
 

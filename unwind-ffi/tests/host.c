@@ -387,6 +387,31 @@ static void rows_of_one_space_are_not_used_for_another(void) {
     free(second);
 }
 
+static void a_walk_ends_where_a_table_is_still_to_come(void) {
+    struct unwind_space *space = new_space(UNWIND_SPACE_BYTES_16);
+    struct target target = new_target(space);
+    struct unwind_trace *trace = new_trace(16);
+    struct unwind_walk walk = new_walk(&target, UNWIND_MAY_FAULT);
+    struct unwind_module awaited = by_eh_frame;
+    struct unwind_stack found;
+
+    walk.rows = &rows;
+    awaited.format = UNWIND_FORMAT_AWAITED;
+    CHECK(unwind_space_add(space, &by_sframe) == 0 && unwind_space_add(space, &awaited) == 0);
+    CHECK(unwind_space_add(space, &by_frame_pointers) == 0);
+    for (int turn = 0; turn < 2; turn++) {
+        CHECK(unwind_walk_now(&walk, trace, &found) == 0);
+        CHECK(found.frames == 2 && found.end == UNWIND_END_TABLE && found.retryable && !found.complete);
+        CHECK(found.table_code == 513);
+    }
+    CHECK(target.searches == 0);
+    CHECK(unwind_space_remove(space, awaited.start, awaited.end) == 1 && unwind_space_add(space, &by_eh_frame) == 0);
+    CHECK(unwind_walk_now(&walk, trace, &found) == 0);
+    check_whole(&found);
+    free(trace);
+    free(space);
+}
+
 // 18 frames of code that no table is about: what a walk reads, once rows are kept.
 static void code_that_is_known_to_have_no_table_costs_little(void) {
     enum { FRAMES = 18 };
@@ -915,6 +940,7 @@ int main(void) {
     walks_by_tables_in_target_memory_and_held();
     finds_modules_when_a_walk_meets_them();
     rows_of_one_space_are_not_used_for_another();
+    a_walk_ends_where_a_table_is_still_to_come();
     code_that_is_known_to_have_no_table_costs_little();
     walks_code_of_32_bits();
     walks_in_nmis_have_memory_of_their_own();

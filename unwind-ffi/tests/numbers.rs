@@ -181,7 +181,10 @@ fn other_numbers_stay_the_same() {
         "User 0, KernelThread 1, UserWorker 2, Exiting 3, NoUserRegisters 4",
     );
     numbers("unwind_read", "Done 0, Absent 1, Invalid 2");
-    numbers("unwind_format", "None 0, Sframe 1, EhFrame 2, FramePointers 3, SframeOfCallFrames 4");
+    numbers(
+        "unwind_format",
+        "None 0, Sframe 1, EhFrame 2, FramePointers 3, SframeOfCallFrames 4, Awaited 5",
+    );
     numbers("unwind_mode", "Long 0, Compat 1, Vm86 2");
     numbers("unwind_recipients", "Requesters 0, AllClients 1");
     numbers("unwind_loss", "TaskGone 0, Exec 1");
