@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use unwind_profile::collected::error::{ReadingError, SeveralEvents};
 use unwind_profile::engine::EngineError;
 use unwind_profile::engine::bpf_error::{BpfError, LoadError};
+use unwind_profile::engine::module_error::ModuleError;
 use unwind_profile::engine::requested::TracepointError;
 use unwind_profile::engine::subject::{StartError, UserError};
 use unwind_profile::recording::error::{PerfError, RecordingError};
@@ -278,10 +279,15 @@ impl From<EngineError> for Failure {
                     _ => exit_code_of(error),
                 }
             }
+            EngineError::Module(ModuleError::Open(error)) => exit_code_of(error),
+            EngineError::Module(ModuleError::Unsupported(_)) => 2,
+            EngineError::Module(ModuleError::NotLoaded) => 3,
             _ => 1,
         };
         let hint = match &error {
-            EngineError::Bpf(_) => "; --engine perf walks copies of stacks",
+            EngineError::Bpf(_) | EngineError::Module(_) => {
+                "; --engine perf walks copies of stacks"
+            }
             EngineError::OpenAll { .. } => "; a command or --pid of one's own does without",
             EngineError::Deferral => "; without --deferred stacks are copied and walked by tables",
             EngineError::Map { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {

@@ -34,6 +34,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("dkms install", "a kernel module"),
     ("modprobe unwind", "a kernel module"),
     ("gcc -O2 -o unwind-record", "hosts/linux-module/tests/run compiles it"),
+    ("unwind record --engine module", "it needs the module: hosts/linux-module/tests/run runs it"),
     ("unwind-record", "it needs the module: hosts/linux-module/tests/run runs it"),
 ];
 

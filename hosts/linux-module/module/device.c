@@ -41,7 +41,9 @@ static long setup(struct unwind_setup *wanted)
 
 	if (rcu_access_pointer(session))
 		return -EBUSY;
-	if (wanted->version != UNWIND_DEVICE_VERSION || wanted->type == PERF_TYPE_TRACEPOINT ||
+	if (wanted->version != UNWIND_DEVICE_VERSION)
+		return -EPROTONOSUPPORT;
+	if (wanted->type == PERF_TYPE_TRACEPOINT ||
 	    wanted->type == PERF_TYPE_BREAKPOINT || !wanted->value ||
 	    (is_rate ? wanted->value > MAX_HERTZ :
 		       wanted->type == PERF_TYPE_SOFTWARE && wanted->value < MIN_CLOCK_PERIOD_NS))
@@ -53,6 +55,8 @@ static long setup(struct unwind_setup *wanted)
 	if (!of->tables)
 		goto out;
 	kref_init(&of->tables->users);
+	of->rings.tells_ends = wanted->flags & UNWIND_SETUP_TELL_ENDS;
+	of->tables->are_awaited = wanted->flags & UNWIND_SETUP_AWAIT_TABLES;
 	error = rings_make(&of->rings, wanted->ring_bytes);
 	if (error)
 		goto out;
@@ -104,28 +108,37 @@ static long add(struct session *of, const struct unwind_add *what)
 	return 0;
 }
 
+static void stop(struct session *of)
+{
+	while (of->len)
+		perf_event_release_kernel(of->events[--of->len]);
+}
+
 static long hand_in(struct tables *tables, const struct unwind_table *what)
 {
 	struct table *table = &tables->each[tables->len];
 	struct file *file;
 
-	if (tables->len == MAX_TABLES || !what->bytes || what->bytes > MAX_TABLE_BYTES ||
+	if (tables->len == MAX_TABLES || what->bytes > MAX_TABLE_BYTES ||
 	    what->bytes > MAX_ALL_TABLES_BYTES - tables->bytes)
 		return -ENOSPC;
 	file = fget(what->fd);
 	if (!file)
 		return -EBADF;
-	table->bytes = vmalloc(what->bytes);
-	if (!table->bytes || copy_from_user(table->bytes, (void __user *)what->table, what->bytes)) {
+	/* The device itself would stay open. */
+	if (!S_ISREG(file_inode(file)->i_mode)) {
+		fput(file);
+		return -EINVAL;
+	}
+	table->bytes = what->bytes ? vmalloc(what->bytes) : NULL;
+	if (what->bytes && (!table->bytes || copy_from_user(table->bytes, (void __user *)what->table, what->bytes))) {
 		long error = table->bytes ? -EFAULT : -ENOMEM;
 
 		vfree(table->bytes);
 		fput(file);
 		return error;
 	}
-	table->device = file_inode(file)->i_sb->s_dev;
-	table->inode = file_inode(file)->i_ino;
-	fput(file);
+	table->file = file;
 	table->len = what->bytes;
 	table->address = what->address;
 	tables->bytes += what->bytes;
@@ -174,6 +187,10 @@ static long command(unsigned int number, void __user *from)
 		return add(of, &in.add);
 	if (number == UNWIND_TABLE)
 		return hand_in(of->tables, &in.table);
+	if (number == UNWIND_STOP) {
+		stop(of);
+		return 0;
+	}
 	return -ENOTTY;
 }
 
@@ -215,11 +232,9 @@ static int device_open(struct inode *inode, struct file *file)
 static int device_release(struct inode *inode, struct file *file)
 {
 	struct session *of = rcu_dereference_protected(session, true);
-	u32 at;
 
 	if (of) {
-		for (at = 0; at < of->len; at++)
-			perf_event_release_kernel(of->events[at]);
+		stop(of);
 		rcu_assign_pointer(session, NULL);
 		synchronize_rcu();
 		tasks_forget_spaces();

@@ -47,6 +47,8 @@ struct rings {
 	/* None before had it. */
 	u64 serial;
 	u64 stride;
+	/* UNWIND_SETUP_TELL_ENDS. */
+	bool tells_ends;
 };
 
 struct who {
@@ -59,14 +61,14 @@ void rings_free(struct rings *rings);
 int rings_map(struct rings *rings, struct vm_area_struct *vma);
 struct who rings_who(struct rings *rings, struct task_struct *task);
 void put_sample(struct rings *rings, struct who who, struct pt_regs *regs, u64 period, u64 cookie);
-void put_stack(struct rings *rings, struct who who, u64 cookie, const struct unwind_stack *stack);
+void put_stack(struct rings *rings, struct who who, const struct unwind_delivery *delivery);
 
 /* ---- spaces.c: what is known of the code of an address space ---- */
 
 struct table {
-	/* The file's. */
-	dev_t device;
-	unsigned long inode;
+	/* It stays, so that no other file is taken for it. */
+	struct file *file;
+	/* NULL: the file has none. */
 	void *bytes;
 	u32 len;
 	u64 address;
@@ -75,6 +77,8 @@ struct table {
 /* Tables of files: some are added, none is removed. */
 struct tables {
 	struct kref users;
+	/* UNWIND_SETUP_AWAIT_TABLES. */
+	bool are_awaited;
 	u32 len;
 	u64 bytes;
 	struct table each[MAX_TABLES];
@@ -96,6 +100,8 @@ struct space {
 	/* How often something was unmapped. */
 	u64 unmaps;
 	struct tables *tables;
+	/* How many tables there were when the modules were looked for. */
+	u32 tables_seen;
 	/* That of the last walk, whose rows are of use to the next. */
 	struct walk_memory *idle;
 	union {
@@ -106,6 +112,7 @@ struct space {
 
 struct space *space_get(struct mm_struct *mm);
 void space_put(struct space *space);
+void space_follow_tables(struct space *space);
 void spaces_end(void);
 struct walk_memory *walk_memory_take(struct space *space);
 void walk_memory_give(struct space *space, struct walk_memory *memory);

@@ -81,12 +81,15 @@ static const struct table *table_of(const struct mapping *mapping, struct tables
 	const struct inode *inode = len ? file_inode(mapping->file) : NULL;
 
 	for (at = 0; at < len; at++)
-		if (tables->each[at].inode == inode->i_ino && tables->each[at].device == inode->i_sb->s_dev)
+		if (file_inode(tables->each[at].file) == inode)
 			return &tables->each[at];
 	return NULL;
 }
 
-/* Fills in the format, and where the table is: one that was handed in, otherwise .sframe, otherwise .eh_frame. */
+/*
+ * Fills in the format, and where the table is: one that was handed in, otherwise .sframe, otherwise .eh_frame, otherwise one
+ * that is to be handed in.
+ */
 void program_look(const struct mapping *mapping, struct tables *tables, struct unwind_module *module)
 {
 	union segments *segments = kmalloc(sizeof(*segments), GFP_KERNEL);
@@ -115,7 +118,7 @@ void program_look(const struct mapping *mapping, struct tables *tables, struct u
 	kfree(segments);
 	if (!is_known)
 		return;
-	if (held) {
+	if (held && held->bytes) {
 		module->format = UNWIND_FORMAT_SFRAME_OF_CALL_FRAMES;
 		module->table = module->held_addr = held->address + bias;
 		module->held = held->bytes;
@@ -127,5 +130,7 @@ void program_look(const struct mapping *mapping, struct tables *tables, struct u
 	} else if (eh_frame.type) {
 		module->format = UNWIND_FORMAT_EH_FRAME;
 		module->table = eh_frame.address + bias;
+	} else if (!held && mapping->file && tables && tables->are_awaited) {
+		module->format = UNWIND_FORMAT_AWAITED;
 	}
 }

@@ -262,16 +262,19 @@ void put_sample(struct rings *rings, struct who who, struct pt_regs *regs, u64 p
 		put_kernel_sample(rings, who, regs, period, cookie);
 }
 
-void put_stack(struct rings *rings, struct who who, u64 cookie, const struct unwind_stack *stack)
+void put_stack(struct rings *rings, struct who who, const struct unwind_delivery *delivery)
 {
-	u64 words = 3 + stack->frames + SAMPLE_ID_WORDS;
+	const struct unwind_stack *stack = &delivery->stack;
+	u64 chain = rings->tells_ends + stack->frames, words = 3 + chain + SAMPLE_ID_WORDS;
 	struct record record;
 	u32 at;
 
 	if (begin(&record, rings, who, words)) {
 		put_header(&record, RECORD_STACK, PERF_RECORD_MISC_USER, words);
-		put(&record, cookie);
-		put(&record, stack->frames);
+		put(&record, delivery->cookie);
+		put(&record, chain);
+		if (rings->tells_ends)
+			put(&record, delivery->sample | stack->end << 8 | stack->complete << 16 | stack->retryable << 17);
 		for (at = 0; at < stack->frames; at++)
 			put(&record, stack->pcs[at]);
 		put_sample_id(&record, who);

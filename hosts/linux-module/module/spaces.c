@@ -2,6 +2,7 @@
 /*
  * What is known of the code of an address space: found when a walk first meets it, forgotten when it is unmapped.
  */
+#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -19,8 +20,10 @@ static void tables_free(struct kref *users)
 	struct tables *tables = container_of(users, struct tables, users);
 	u32 at;
 
-	for (at = 0; at < tables->len; at++)
+	for (at = 0; at < tables->len; at++) {
+		fput(tables->each[at].file);
 		vfree(tables->each[at].bytes);
+	}
 	kvfree(tables);
 }
 
@@ -96,6 +99,19 @@ void space_put(struct space *space)
 	mmu_notifier_put(&space->notifier);
 }
 
+/* Before a walk: what was found without a table that has been handed in since is looked for again. */
+void space_follow_tables(struct space *space)
+{
+	u32 len = space->tables ? smp_load_acquire(&space->tables->len) : 0;
+
+	if (likely(READ_ONCE(space->tables_seen) == len))
+		return;
+	spin_lock(&space->lock);
+	unwind_space_clear(&space->modules);
+	WRITE_ONCE(space->tables_seen, len);
+	spin_unlock(&space->lock);
+}
+
 void spaces_end(void)
 {
 	mmu_notifier_synchronize();
@@ -152,35 +168,47 @@ static bool mapping_at(u64 pc, struct mapping *mapping)
 	return is_code;
 }
 
+/* Whether it is of a mapping that is there, with the tables that there are: then it is kept, or `error` says why not. */
+static bool keep(struct space *space, const struct unwind_module *module, u64 unmaps, u32 tables, int *error)
+{
+	bool is_current;
+
+	spin_lock(&space->lock);
+	is_current = space->unmaps == unmaps && space->tables_seen == tables;
+	if (is_current) {
+		/* One that has grown since. */
+		unwind_space_remove(&space->modules, module->start, module->end);
+		*error = unwind_space_add(&space->modules, module);
+		if (*error == UNWIND_ERROR_FULL) {
+			unwind_space_clear(&space->modules);
+			*error = unwind_space_add(&space->modules, module);
+		}
+	}
+	spin_unlock(&space->lock);
+	return is_current;
+}
+
 int32_t unwind_host_find_module(void *context, uint64_t pc)
 {
 	struct task *task = context;
 	struct space *space = task->space;
-	struct unwind_module module = {};
+	struct unwind_module module;
 	struct mapping mapping;
-	u64 unmaps = smp_load_acquire(&space->unmaps);
-	int error = -EAGAIN;
+	u64 unmaps;
+	u32 tables;
+	int error;
 
-	if (task->searches >= MAX_SEARCHES || !mapping_at(pc, &mapping))
-		return 0;
-	task->searches++;
-	module.start = mapping.start;
-	module.end = mapping.end;
-	program_look(&mapping, space->tables, &module);
-	if (mapping.file)
-		fput(mapping.file);
-	spin_lock(&space->lock);
-	/* Otherwise the mapping may be gone. */
-	if (space->unmaps == unmaps) {
-		/* One that has grown since. */
-		unwind_space_remove(&space->modules, module.start, module.end);
-		error = unwind_space_add(&space->modules, &module);
-		if (error == UNWIND_ERROR_FULL) {
-			unwind_space_clear(&space->modules);
-			error = unwind_space_add(&space->modules, &module);
-		}
-	}
-	spin_unlock(&space->lock);
+	do {
+		unmaps = smp_load_acquire(&space->unmaps);
+		tables = READ_ONCE(space->tables_seen);
+		if (task->searches >= MAX_SEARCHES || !mapping_at(pc, &mapping))
+			return 0;
+		task->searches++;
+		module = (struct unwind_module){ .start = mapping.start, .end = mapping.end };
+		program_look(&mapping, space->tables, &module);
+		if (mapping.file)
+			fput(mapping.file);
+	} while (!keep(space, &module, unmaps, tables, &error));
 	return !error;
 }
 

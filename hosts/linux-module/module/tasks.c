@@ -230,18 +230,17 @@ void unwind_host_deliver(struct unwind_task *unwind, const struct unwind_deliver
 {
 	struct task *task = container_of(unwind, struct task, unwind);
 	const struct unwind_stack *stack = &delivery->stack;
+	bool has_stack = delivery->sample == UNWIND_SAMPLE_MATCHED || delivery->sample == UNWIND_SAMPLE_TRUNCATED;
 	struct session *now;
 
 	if (delivery->sample < UNWIND_COUNTED_SAMPLES)
 		this_cpu_inc(counts.deliveries[delivery->sample]);
-	if (delivery->sample != UNWIND_SAMPLE_MATCHED && delivery->sample != UNWIND_SAMPLE_TRUNCATED)
-		return;
-	if (stack->end < UNWIND_COUNTED_ENDS)
+	if (has_stack && stack->end < UNWIND_COUNTED_ENDS)
 		this_cpu_inc(counts.ends[stack->end]);
 	rcu_read_lock();
 	now = rcu_dereference(session);
-	if (now)
-		put_stack(&now->rings, task->who, delivery->cookie, stack);
+	if (now && (has_stack || now->rings.tells_ends))
+		put_stack(&now->rings, task->who, delivery);
 	rcu_read_unlock();
 }
 
@@ -301,6 +300,8 @@ void task_deliver(struct callback_head *work)
 		return;
 	}
 	space = walk_begin(task);
+	if (space)
+		space_follow_tables(space);
 	task->memory = space ? walk_memory_take(space) : NULL;
 	if (!task->memory)
 		this_cpu_inc(counts.no_memory);

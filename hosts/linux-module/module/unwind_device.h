@@ -25,6 +25,16 @@
 #define UNWIND_SETUP_ON_EXEC (1 << 1)
 /* Samples of user code alone. */
 #define UNWIND_SETUP_USER_ONLY (1 << 2)
+/*
+ * A stack's record has one word more, before the first address: enum unwind_sample, from bit 8 on enum unwind_end, bit 16
+ * if the stack is complete, and bit 17 if the walk ended in code whose table is awaited. Stacks that are lost have a record, too, without addresses. perf knows no such word.
+ */
+#define UNWIND_SETUP_TELL_ENDS (1 << 3)
+/*
+ * Each file that is mapped gets a table by UNWIND_TABLE, unless the module finds one in memory. Until then walks end in its code,
+ * and do not go on by the frame pointer.
+ */
+#define UNWIND_SETUP_AWAIT_TABLES (1 << 4)
 
 struct unwind_setup {
 	__u32 version;
@@ -45,7 +55,10 @@ struct unwind_add {
 	__s32 cpu;
 };
 
-/* An SFrame table that was made of a file's call frame information, for all who map that file. */
+/*
+ * An SFrame table that was made of a file's call frame information, for all who map that file, also if they run already. One
+ * of no bytes says that there is none.
+ */
 struct unwind_table {
 	__s32 fd;
 	__u32 bytes;
@@ -80,5 +93,7 @@ struct unwind_counts {
 #define UNWIND_ADD _IOW('U', 0xb1, struct unwind_add)
 #define UNWIND_TABLE _IOW('U', 0xb2, struct unwind_table)
 #define UNWIND_COUNTS _IOR('U', 0xb3, struct unwind_counts)
+/* Takes no more samples; stacks that were asked for still come. */
+#define UNWIND_STOP _IO('U', 0xb4)
 
 #endif

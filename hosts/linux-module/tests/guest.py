@@ -16,10 +16,11 @@ import threading
 import time
 
 import chains
+import engine
 
 # QEMU 7.2 may leave wrong flags after cmpxchg16b where an interrupt follows it: so the CPU is without.
 BOOT_SECONDS = 100
-BAD = re.compile(r"BUG|Oops|WARNING|Call Trace|stall|general protection|Unable to handle|unreferenced|panic:")
+BAD = re.compile(r"BUG|Oops|WARNING|Call Trace|\bstall|general protection|Unable to handle|unreferenced|panic:")
 
 INIT = """#!/busybox sh
 /busybox mkdir -p /proc /sys /dev /tmp
@@ -48,6 +49,27 @@ def archive(files):
     return bytes(out)
 
 
+def with_libraries(program):
+    """A program as the guest has it, with the shared objects that it is loaded with and their folders."""
+    told = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    paths = [pathlib.Path(word) for word in told.split() if word.startswith("/")]
+    folders = sorted({str(folder)[1:] for path in paths for folder in path.parents} - {""})
+    files = [(str(path)[1:], path.read_bytes(), 0o100755) for path in paths]
+    return [(folder, b"", 0o040755) for folder in folders] + files + [(program.name, program.read_bytes(), 0o100755)]
+
+
+# Debian's, without frame pointers, and as much of its library as it starts with.
+PYTHON = pathlib.Path("/usr/bin/python3")
+ENCODINGS = pathlib.Path("/usr/lib/python3.11/encodings")
+
+
+def python():
+    """The files of Python as the guest has them."""
+    folders = [str(folder)[1:] for folder in reversed(ENCODINGS.parents)][1:] + [str(ENCODINGS)[1:]]
+    files = [(str(path)[1:], path.read_bytes(), 0o100644) for path in sorted(ENCODINGS.glob("*.py"))]
+    return with_libraries(PYTHON) + [(folder, b"", 0o040755) for folder in folders] + files
+
+
 def inject(path, hertz, stop):
     """NMIs, until `stop`. Returns how many there were."""
     sent = 0
@@ -69,7 +91,7 @@ def inject(path, hertz, stop):
 COUNTED = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-smp", "1"]
 
 
-def boot(packages, module, programs, scene, nmis=0, machine=("-accel", "tcg,thread=multi", "-smp", "2")):
+def boot(packages, module, programs, scene, nmis=0, machine=("-accel", "tcg,thread=multi", "-smp", "2"), seconds=BOOT_SECONDS):
     """What the guest has printed, the files that it has sent, and how many NMIs it got."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -78,7 +100,13 @@ def boot(packages, module, programs, scene, nmis=0, machine=("-accel", "tcg,thre
         files = [("init", INIT.encode(), 0o100755), ("scene", scene.encode(), 0o100644)]
         files += [("dev", b"", 0o040755)]
         files += [("busybox", (packages / "busybox").read_bytes(), 0o100755), ("unwind.ko", stripped.read_bytes(), 0o100644)]
-        files += [(path.name, path.read_bytes(), 0o100755) for path in sorted(programs.iterdir())]
+        for path in sorted(programs.iterdir()):
+            if path.name != "unwind":
+                files.append((path.name, path.read_bytes(), 0o100755))
+            elif "/unwind " in scene:
+                files += with_libraries(path)
+        if "/python3 " in scene:
+            files += python()
         (folder / "initrd").write_bytes(archive(files))
         command = ["qemu-system-x86_64", "-machine", "q35", "-cpu", "max,cx16=off", "-m", "384M", *machine]
         command += ["-display", "none", "-nodefaults", "-no-reboot", "-kernel", packages / "vmlinuz"]
@@ -95,7 +123,7 @@ def boot(packages, module, programs, scene, nmis=0, machine=("-accel", "tcg,thre
                 sent.append(inject(folder / "monitor", nmis, stop))
             time.sleep(0.5)
             threading.Thread(target=send).start()
-        end = time.monotonic() + BOOT_SECONDS
+        end = time.monotonic() + seconds
         while qemu.poll() is None and time.monotonic() < end:
             # A kernel that has failed once tells no more of use.
             if BAD.search((folder / "console").read_text(errors="replace")):
@@ -133,6 +161,12 @@ for turn in $(seq 3); do
 done
 """
 
+ENGINE = """
+RECORD='/unwind record --engine module -F 500 --no-buildid-cache --json'
+report() { /unwind report --format folded -o /$1.folded /$1 && send $1.json && send $1.folded && send $1; }
+run() { $RECORD -o /$1 -- $2 >/$1.json && report $1; }
+"""
+
 SCENES = {
     # Victims by each kind of table; threads, children, execs; a task of 32 bits.
     "chains": (
@@ -152,6 +186,15 @@ SCENES = {
         " insmod /unwind.ko && echo AGAIN\n /busybox killall victim-eh\ndone\n", 0),
     # A program without a table in its memory, whose table is handed in.
     "held": (record("held", "victim-bare", "600", options="-t /victim-bare:/bare.sframe:0"), 0),
+    # `unwind record --engine module` of programs without tables: a command with its threads, one that executes itself,
+    # one that loads a library, a process that runs, all CPUs.
+    "engine": (
+        ENGINE + "rmmod unwind; $RECORD -o /none -- /victim-dynamic 1; insmod /unwind.ko\n"
+        "run command '/victim-dynamic 400 threads 3'; run execs '/victim-dynamic 600 execs 2'; run library '/loads /libvictim.so 800'\n"
+        "/victim-dynamic 100000 threads 3 & V=$!; sleep 0.3; $RECORD -o /process -p $V --duration 2 >/process.json && report process\n"
+        "kill $V; $RECORD -o /system --all -- /victim-dynamic 300 forks 2 >/system.json && report system\n", 0),
+    # The same of Python.
+    "python": (ENGINE + "export PYTHONHOME=/usr; run python '/python3 -S /levels.py 60'\n", 0),
     # All of it at once, of the whole system.
     "storm": (STORM, 0),
     # Instructions of a sample, by the difference of a long and a short run; what the kernel does once is over by then.
@@ -184,9 +227,12 @@ def run(scene, packages, module, programs):
     script, nmis = SCENES[scene]
     for _ in range(2):
         begun = time.monotonic()
-        console, files, sent = boot(packages, module, programs, script, nmis, *([COUNTED] if scene == "costs" else []))
-        # What fails before the module is loaded is the emulator's, or the kernel's own.
-        if "DONE" in console or "LOADED" in console and BAD.search(console):
+        has_recorder = scene in ("engine", "python")
+        how = {"machine": COUNTED} if scene == "costs" else {"seconds": 4 * BOOT_SECONDS} if has_recorder else {}
+        console, files, sent = boot(packages, module, programs, script, nmis, **how)
+        # What fails before the module is loaded is the emulator's, or the kernel's own. So is a break instruction in code that
+        # the kernel patches: while one emulated CPU takes it out, another may translate it once more.
+        if "DONE" in console or "LOADED" in console and BAD.search(console) and "Oops: int3" not in console:
             break
     kernel = re.search(r"KERNEL (\S+)", console)
     print(f"{scene}: {kernel and kernel[1]}, {time.monotonic() - begun:.0f} s, {sent} NMIs")
@@ -202,12 +248,18 @@ def run(scene, packages, module, programs):
         faults += ["too many instructions"] * is_too_many
     if nmis and sent < 30:
         faults.append("too few NMIs")
+    if has_recorder:
+        text, wrong = engine.tally(files, programs)
+        print(*(f"    {line}" for line in text), sep="\n")
+        faults += wrong + [f"recordings: {len(files) // 3}"] * (len(files) != 3 * (5 if scene == "engine" else 1))
+        faults += ["no advice where the module is not loaded"] * (scene == "engine" and "`modprobe unwind`" not in console)
+        files = {}
     for name, data in files.items():
         tally = chains.tally(data, programs)
         print(f"    {name}: {tally.text}")
         faults += [f"{name}: {fault}" for fault in tally.faults]
     if faults:
-        print(re.sub(r"(?s)^.*LOADED", "", console)[:6000])
+        print(re.sub(r"(?s)^.*?\bLOADED", "", console)[:6000])
         print(f"    FAULTS: {collections.Counter(faults)}")
     return not faults
 

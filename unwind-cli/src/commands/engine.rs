@@ -27,12 +27,14 @@ enum EngineName {
     /// A BPF program in the kernel, by tables, when a thread returns to user code: stacks of any depth,
     /// from Linux 6.18 on, for root or with the capabilities `CAP_BPF` and `CAP_PERFMON`
     Bpf,
+    /// The Linux module of unwind, by tables, when a thread returns to user code: on kernels from 6.1 on, for root
+    Module,
 }
 
 impl EngineArgs {
     /// Whether they have to be walked in the kernel, by tables.
     pub(crate) fn must_be_in_kernel(self) -> bool {
-        self.engine == Some(EngineName::Bpf)
+        matches!(self.engine, Some(EngineName::Bpf | EngineName::Module))
     }
 
     /// Where the user part of a sample's stack comes from. With `needs_copies` it is not walked in the kernel
@@ -40,6 +42,7 @@ impl EngineArgs {
     pub(crate) fn user_stacks(self, copies: Copies, needs_copies: bool) -> UserStacks {
         let by = match self.engine {
             Some(EngineName::Bpf) => WalkedBy::Kernel,
+            Some(EngineName::Module) => WalkedBy::Module,
             None if !needs_copies => WalkedBy::Any,
             Some(EngineName::Perf) | None => WalkedBy::Copies,
         };

@@ -171,13 +171,31 @@ fn threads_that_come_and_go_have_their_stacks() {
 fn what_the_engine_cannot_do_is_refused_before_anything_runs() {
     let data = support::scratch("in_kernel_refused").join("perf.data");
     let path = data.to_str().unwrap();
-    for option in ["--keep-stacks", "--stack-bytes=4096", "--uretprobes"] {
+    let refused = |engine, option, told: String, code| {
         let output =
-            unwind(&["record", "--engine", "bpf", option, "-o", path, "--", "echo", "it ran"]);
-        let (name, _) = option.split_once('=').unwrap_or((option, ""));
-        let told = format!("unwind: {name} is for --engine perf\n");
-        assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), told));
+            unwind(&["record", "--engine", engine, option, "-o", path, "--", "echo", "it ran"]);
+        let told = format!("unwind: {told}\n");
+        assert_eq!((text(&output.stderr), output.status.code()), (told, Some(code)));
         assert!(output.stdout.is_empty() && !data.exists());
+    };
+    for option in ["--keep-stacks", "--stack-bytes=4096", "--uretprobes"] {
+        for engine in ["bpf", "module"] {
+            let (name, _) = option.split_once('=').unwrap_or((option, ""));
+            refused(engine, option, format!("{name} is for --engine perf"), 2);
+        }
+    }
+    let hint = "; --engine perf walks copies of stacks";
+    for (option, what) in [
+        ("--off-cpu", "waits"),
+        ("--event=cpu-clock,faults", "several events"),
+        ("--no-fault", "without page faults"),
+    ] {
+        refused("module", option, format!("the Linux module does not record {what}{hint}"), 2);
+    }
+    if !Path::new("/dev/unwind").exists() {
+        let told = "the Linux module of unwind is not loaded: there is no /dev/unwind; once it is installed, as \
+                    docs/linux-module.md says, `modprobe unwind` loads it";
+        refused("module", "--json", format!("{told}{hint}"), 3);
     }
 }
 

@@ -82,7 +82,9 @@ pub(crate) fn attr(sampling: &Sampling, event: (u32, u64)) -> EventAttr {
             attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !copies.with_chains);
         }
         // Not by the kernel itself: it would walk along frame pointers.
-        UserStacks::Walked(_) => attr.flags |= AttrFlags::EXCLUDE_CALLCHAIN_USER,
+        UserStacks::Walked(_) | UserStacks::Module(_) => {
+            attr.flags |= AttrFlags::EXCLUDE_CALLCHAIN_USER
+        }
         UserStacks::Deferred => {
             attr.flags |= AttrFlags::DEFER_CALLCHAIN | AttrFlags::DEFER_OUTPUT;
         }

@@ -9,6 +9,9 @@ pub mod depths;
 pub mod drained;
 pub mod existing;
 pub mod held_child;
+pub mod mapped_code;
+pub mod module_engine;
+pub mod module_error;
 pub mod perf_engine;
 pub mod perf_event;
 pub mod priority;
@@ -23,10 +26,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use unwind_perf::event_attr::EventAttr;
-use unwind_perf::record::RecordHeader;
+use unwind_perf::record::{EventFormat, RecordHeader};
 use unwind_perf::ring::RingRecord;
 
 use crate::engine::bpf_error::BpfError;
+use crate::engine::module_error::ModuleError;
 use crate::engine::requested::TracepointError;
 use crate::engine::sampling::Sampling;
 use crate::recording::code_names::CodeNames;
@@ -39,6 +43,18 @@ pub struct SampledEvent {
     pub(crate) ids: Vec<u64>,
     /// Its name, where it is not the one that the attr has.
     pub(crate) name: Option<String>,
+}
+
+impl SampledEvent {
+    /// The layout of the records of these events, which is that of the first.
+    pub(crate) fn format_of(events: &[Self]) -> EventFormat {
+        events.first().map_or_else(EventFormat::default, |Self { attr, .. }| EventFormat {
+            sample_type: attr.sample_type,
+            read_format: attr.read_format,
+            flags: attr.flags,
+            ..EventFormat::default()
+        })
+    }
 }
 
 /// The name of the event whose samples are taken when a CPU switches away from a thread. A
@@ -115,6 +131,16 @@ pub struct Found {
     pub(crate) skipped: u64,
     /// How full the fullest of what holds the records was, in percent.
     pub(crate) percent: u64,
+}
+
+impl Found {
+    /// Both.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            skipped: self.skipped.saturating_add(other.skipped),
+            percent: self.percent.max(other.percent),
+        }
+    }
 }
 
 /// How stacks were walked in the kernel.
@@ -263,6 +289,9 @@ pub enum EngineError {
     /// The program that walks stacks in the kernel takes no samples.
     #[error("stacks cannot be walked in the kernel: {0}")]
     Bpf(#[from] BpfError),
+    /// The Linux module takes no samples.
+    #[error(transparent)]
+    Module(#[from] ModuleError),
     /// The ring cannot be mapped.
     #[error("a ring of {bytes} bytes cannot be mapped: {error}{}", ring_advice(error))]
     Map {

@@ -73,7 +73,11 @@ impl PerfEngine {
         let mut sizes = sampling.user_stacks.sizes();
         loop {
             let mut attr = attr;
-            attr.wakeup = u32::try_from(ring / 2).unwrap_or(u32::MAX);
+            attr.wakeup = match sampling.user_stacks {
+                // A table is made of what is mapped, at once.
+                UserStacks::Module(_) => 1,
+                _ => u32::try_from(ring / 2).unwrap_or(u32::MAX),
+            };
             match Self::open_with(sampling, attr, &more, &sizes, ring) {
                 Err(EngineError::Open { error }) if is_too_many(&error) && !sizes.is_one() => {
                     sizes = CopySizes::one(sizes.first_bytes());
@@ -338,7 +342,7 @@ fn is_refused(error: &io::Error) -> bool {
 }
 
 /// The best event that the kernel takes: of this thread, which tells.
-fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), EngineError> {
+pub(crate) fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), EngineError> {
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
     let mut without_kernel = None;
     let whom = tried(sampling);
@@ -417,33 +421,8 @@ impl Engine for PerfEngine {
     }
 
     fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found {
-        let mut found = Found::default();
-        let ring_bytes = u64::try_from(self.ring).unwrap_or(u64::MAX);
-        for (_, ring) in &self.rings {
-            let Ok(mut reader) = ring.reader() else { continue };
-            // As much as there is now: a ring that fills as fast as it is read has its turn
-            // to end, too.
-            let mut left = reader.waiting();
-            let percent = left.saturating_mul(100).checked_div(ring_bytes).unwrap_or(100);
-            found.percent = found.percent.max(percent);
-            while left > 0 {
-                let before = reader.waiting();
-                let taken = reader.take(|record| {
-                    take(&record);
-                    record.header().size
-                });
-                match taken {
-                    Ok(Some(size)) => left = left.saturating_sub(size.into()),
-                    Ok(None) => break,
-                    Err(_) => {
-                        let skipped = before.saturating_sub(reader.waiting());
-                        found.skipped = found.skipped.saturating_add(skipped);
-                        break;
-                    }
-                }
-            }
-        }
-        found
+        let rings = self.rings.iter();
+        rings.map(|(_, ring)| ring.drain(take)).fold(Found::default(), Found::with)
     }
 
     fn copy(&mut self, size: usize) -> bool {

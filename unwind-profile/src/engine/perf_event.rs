@@ -13,6 +13,8 @@ use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::Endian;
 use unwind_perf::ring::{MmapPage, RingError, RingReader};
 
+use crate::engine::{Found, StoredRecord};
+
 /// Bytes of a page on x86; of a word there are eight.
 const PAGE: usize = 4096;
 
@@ -85,16 +87,7 @@ impl PerfEvent {
     ///
     /// What `mmap` fails with.
     pub fn map(&self, bytes: usize) -> io::Result<EventRing> {
-        let len = PAGE.checked_add(bytes).ok_or(io::ErrorKind::InvalidInput)?;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let fd = self.file.as_raw_fd();
-        // SAFETY: a mapping at an address of the kernel's choice touches no other memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(EventRing { start, words: len >> 3 })
+        EventRing::map(self.as_fd(), 0, bytes)
     }
 
     /// Has the event write into the ring of `other`, an event of the same CPU.
@@ -189,6 +182,48 @@ impl AsFd for PerfEvent {
 }
 
 impl EventRing {
+    /// Maps the first page and a ring of `bytes` from an offset of a file on.
+    pub(crate) fn map(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Self> {
+        let len = PAGE.checked_add(bytes).ok_or(io::ErrorKind::InvalidInput)?;
+        let offset = offset.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let fd = file.as_raw_fd();
+        // SAFETY: a mapping at an address of the kernel's choice touches no other memory.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, kind, fd, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { start, words: len >> 3 })
+    }
+
+    /// Hands out the records that there are now: a ring that fills as fast as it is read has its turn to end,
+    /// too.
+    pub(crate) fn drain(&self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found {
+        let mut found = Found::default();
+        let Ok(mut reader) = self.reader() else { return found };
+        let mut left = reader.waiting();
+        let bytes = self.words.saturating_sub(PAGE >> 3).saturating_mul(8);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        found.percent = left.saturating_mul(100).checked_div(bytes).unwrap_or(100);
+        while left > 0 {
+            let before = reader.waiting();
+            let taken = reader.take(|record| {
+                take(&record);
+                record.header().size
+            });
+            match taken {
+                Ok(Some(size)) => left = left.saturating_sub(size.into()),
+                Ok(None) => break,
+                Err(_) => {
+                    found.skipped = before.saturating_sub(reader.waiting());
+                    break;
+                }
+            }
+        }
+        found
+    }
+
     /// The records that were not read yet.
     ///
     /// # Errors

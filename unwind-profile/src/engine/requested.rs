@@ -205,6 +205,12 @@ impl Requested {
         matches!(self.kind, Kind::Numbered(HARDWARE | RAW, _))
     }
 
+    /// The event that never takes a sample.
+    pub(crate) fn dummy() -> Self {
+        let (name, kind) = ("dummy".to_owned(), Kind::Numbered(SOFTWARE, 9));
+        Self { name, kind, modes: AttrFlags::empty(), filter: None }
+    }
+
     /// Whether it is a tracepoint or a probe.
     #[must_use]
     pub const fn is_tracepoint(&self) -> bool {

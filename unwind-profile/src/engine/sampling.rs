@@ -52,6 +52,8 @@ pub enum UserStacks {
     /// A program in the kernel, which walks by tables: at once, or when the thread returns to user
     /// code.
     Walked(KernelWalk),
+    /// The Linux module of this project, which walks by tables when the thread returns to user code.
+    Module(KernelWalk),
     /// The program where the kernel runs it later and this user may load it, and there are samples of events
     /// that it takes; else copies.
     Any(Copies, KernelWalk),
@@ -69,6 +71,8 @@ pub enum WalkedBy {
     Copies,
     /// The program in the kernel alone.
     Kernel,
+    /// The Linux module of this project, `hosts/linux-module`.
+    Module,
 }
 
 impl WalkedBy {
@@ -79,6 +83,7 @@ impl WalkedBy {
             Self::Any => UserStacks::Any(copies, walk),
             Self::Copies => UserStacks::Copied(copies),
             Self::Kernel => UserStacks::Walked(walk),
+            Self::Module => UserStacks::Module(walk),
         }
     }
 }
@@ -171,7 +176,7 @@ impl UserStacks {
     pub(crate) fn sizes(&self) -> CopySizes {
         match self {
             Self::Copied(copies) | Self::Any(copies, _) => copies.sizes.clone(),
-            Self::Deferred | Self::Walked(_) => CopySizes::one(0),
+            Self::Deferred | Self::Walked(_) | Self::Module(_) => CopySizes::one(0),
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod build_ids;
 pub mod code_names;
 pub mod compression;
 pub mod decompress;
+pub mod end_name;
 pub mod error;
 pub mod event_desc;
 pub mod event_name;

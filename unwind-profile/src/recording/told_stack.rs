@@ -6,6 +6,8 @@
 
 use unwind_perf::record::Endian;
 
+use crate::recording::end_name::name_of_end;
+
 /// A user stack, as an engine hands it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToldStack<'a> {
@@ -52,23 +54,35 @@ fn halves(word: u64) -> (u32, u32) {
     (half(word >> 32), half(word))
 }
 
-/// The first word of each kind, in the low byte of which a reason is. No address of user code has these bits.
+/// The first word of each kind, in the low byte of which a reason is, and in the next one the code of an end. No address
+/// of user code has these bits.
 const WALKED: u64 = 0xeb1d_0000_0000_0000;
 const COPIED: u64 = 0xeb1d_0001_0000_0000;
 /// The next word has how many words of calls come first, and whether they are complete.
 const CALLING: u64 = 0xeb1d_0002_0000_0000;
-const REASON: u64 = 0xff;
+const REASON: u64 = 0xffff;
 
 /// Why a stack is not complete that an engine has walked.
-pub(crate) const REASONS: [&str; 6] =
-    ["frame-limit", "stack-not-resident", "executed-another", "thread-ended", "no-room", "no-row"];
+pub(crate) const REASONS: [&str; 9] = [
+    "frame-limit",
+    "stack-not-resident",
+    "executed-another",
+    "thread-ended",
+    "no-room",
+    "no-row",
+    "no-memory",
+    "gap",
+    "table-awaited",
+];
 
 impl<'a> ToldStack<'a> {
     /// The stack in the words of a chain. `None` if they are of another kind, such as the kernel's.
     pub(crate) fn of(words: &'a [u64]) -> Option<Self> {
         let (&first, rest) = words.split_first()?;
-        let reason = usize::try_from(first & REASON).ok()?.checked_sub(1);
+        let [reason, end, ..] = first.to_le_bytes();
+        let reason = usize::from(reason).checked_sub(1);
         let reason = reason.and_then(|at| REASONS.get(at).copied());
+        let reason = reason.or_else(|| (end != 0).then(|| name_of_end(end)));
         match first & !REASON {
             WALKED => Some(Self::Walked(rest, reason)),
             CALLING => {
@@ -96,6 +110,11 @@ impl<'a> ToldStack<'a> {
         let first = Self::walked(reason) & REASON | CALLING;
         let heads = [first, word_of(is_complete.into(), count)];
         heads.into_iter().chain(calls.iter().copied()).collect()
+    }
+
+    /// The first word of a stack whose walk ended by this [code](unwind_core::End::code), not at the outermost frame.
+    pub(crate) const fn ended(code: u8) -> u64 {
+        WALKED | u64::from_le_bytes([0, code, 0, 0, 0, 0, 0, 0])
     }
 
     /// The words of a copy: those of a sample, whose length is a multiple of eight.
@@ -136,6 +155,9 @@ mod tests {
             // More than there is.
             assert_eq!(ToldStack::of(&words[..4]), None);
         }
+        let words = [ToldStack::ended(37), 0x1000];
+        let walked = ToldStack::Walked(&words[1..], Some("non-canonical"));
+        assert_eq!(ToldStack::of(&words), Some(walked));
         let words = ToldStack::copied(&[1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(ToldStack::of(&words), Some(ToldStack::Copied(&words[1..])));
         assert_eq!(ToldStack::bytes(&words[1..]), [1, 2, 3, 4, 5, 6, 7, 8]);

@@ -31,11 +31,13 @@ const SCHEMA: u32 = 1;
 /// | `file-gone` | the file with the code was removed or replaced, and its process has ended | a recording while it is there |
 /// | `return-probe` | a uretprobe has the return address | |
 /// | `no-start` | the sample has no registers to start with | |
-/// | `frame-limit` | there are more frames than are looked for in the kernel: 2,048 | |
+/// | `frame-limit` | there are more frames than are looked for in the kernel: 2,048, by the Linux module 127 | |
 /// | `stack-not-resident` | in the kernel: a part of the stack is not there, or is not to be brought in | |
 /// | `executed-another` | the process has executed another program before its stack could be walked | |
 /// | `thread-ended` | the thread has ended before its stack could be walked | |
 /// | `interpreted-calls` | in the kernel: calls of an interpreter may be missing, or not at their frames | |
+/// | `no-memory` | the Linux module had no memory for the walk | |
+/// | `table-awaited` | by the Linux module: the table of a file was still being made, or could not be handed in | |
 /// | `record-limit` | there are more frames than a record can have | |
 /// | others | why a [walk](unwind_target::EndReason) has ended | |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

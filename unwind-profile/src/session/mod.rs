@@ -20,6 +20,7 @@ use unwind_target::Notices;
 
 use crate::engine::bpf_engine::BpfEngine;
 use crate::engine::copy_size::CopySize;
+use crate::engine::module_engine::ModuleEngine;
 use crate::engine::perf_engine::PerfEngine;
 use crate::engine::sampling::{Sampling, UserStacks};
 use crate::engine::{Engine, EngineError, SampledEvent, Shortfall};
@@ -72,7 +73,7 @@ impl Opened {
         let shortfalls = engine.shortfalls(&sampling);
         let attr = layout(&engine.events())?;
         let copy_size = CopySize::new(sampling.user_stacks.sizes(), rate);
-        let is_told = matches!(sampling.user_stacks, UserStacks::Walked(_));
+        let is_told = matches!(sampling.user_stacks, UserStacks::Walked(_) | UserStacks::Module(_));
         let told = is_told.then(|| engine.code_names());
         Ok(Self { engine, told, attr, copy_size, shortfalls })
     }
@@ -117,6 +118,7 @@ fn open(sampling: &Sampling) -> Result<(Box<dyn Engine>, Sampling), EngineError>
         UserStacks::Walked(walks) => {
             Ok((Box::new(BpfEngine::open(sampling, *walks)?), sampling.clone()))
         }
+        UserStacks::Module(_) => Ok((Box::new(ModuleEngine::open(sampling)?), sampling.clone())),
         UserStacks::Copied(_) | UserStacks::Deferred => {
             Ok((Box::new(PerfEngine::open(sampling)?), sampling.clone()))
         }

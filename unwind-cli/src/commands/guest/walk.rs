@@ -8,7 +8,7 @@ use unwind_core::{
 use unwind_guest::linux::Task;
 use unwind_guest::orc::{OrcRows, OrcTable};
 use unwind_guest::{AddressHalf, CodeKind, KernelRows as _, LinuxKernel, UserCode, VcpuRegisters};
-use unwind_profile::walks::stack_end::name_of_end;
+use unwind_profile::recording::end_name::name_of_end;
 use unwind_target::StackEnd;
 use unwind_target::rows::call_frame_source::CallFrameSource;
 use unwind_target::rows::frame_pointers::FramePointerRows;

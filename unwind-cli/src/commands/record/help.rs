@@ -29,7 +29,7 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   return-probe          a uretprobe has the return address, see --uretprobes
   no-start              the sample has no registers to start with
   record-limit          more frames than a record can have
-  frame-limit           walked in the kernel: more than 2,048 frames
+  frame-limit           walked in the kernel: more than 2,048 frames, by the module more than 127
   stack-not-resident    walked in the kernel: a part of the stack that is not there, or that is not to be
                         brought in (--no-fault)
   executed-another      the process executed another program before its stack was walked in the kernel
@@ -37,6 +37,8 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   not-resident          of --guest: a page of the stack or of a table is not in the guest's memory
   kernel-entry          of --guest: the guest's kernel has not saved the registers of user code yet
   interpreted-calls     walked in the kernel: calls of Python may be missing, or not at their frames
+  no-memory             the module had no memory for the walk
+  table-awaited         walked by the module: the table of a file was still being made, or could not be handed in
   no-room               the stack was to be copied, and the ring was nearly full, see --ring-kib
   others                as `unwind script` says of each such stack
 If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed

@@ -18,6 +18,7 @@ use crate::engine::attrs::REGISTERS;
 use crate::engine::bpf_engine::records::Records;
 use crate::engine::bpf_engine::tables::Tables;
 use crate::engine::bpf_error::BpfError;
+use crate::engine::mapped_code::with_mapped_code;
 use crate::engine::perf_engine::PerfEngine;
 use crate::engine::sampling::{KernelWalk, RingSize, Sampling, cpus};
 use crate::engine::{
@@ -114,12 +115,9 @@ impl Engine for BpfEngine {
     fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found {
         let Self { perf, walker, tables, records, .. } = self;
         let mut found = perf.drain(&mut |record| {
-            let kind = record.header().kind;
-            if kind == RecordType::MMAP2 {
-                records.with_mapping(record, |mapping| tables.learn(mapping));
-            }
+            with_mapped_code(record, records.format, |mapping| tables.learn(mapping));
             // What events wrote until the program took their samples is no part of the recording.
-            if kind != RecordType::SAMPLE {
+            if record.header().kind != RecordType::SAMPLE {
                 take(record);
             }
         });

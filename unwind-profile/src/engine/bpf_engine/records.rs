@@ -2,13 +2,13 @@
 
 use unwind_bpf::{End, Origin, Record, Sample, Stack, StackCopy};
 use unwind_perf::record::{
-    CallchainDeferred, Context, Encode, Endian, EventFormat, Mapping, Misc, Record as PerfRecord,
-    RecordType, Sample as PerfSample, SampleId, SampleType, Task,
+    CallchainDeferred, Context, Encode, Endian, EventFormat, Misc, RecordType,
+    Sample as PerfSample, SampleId, SampleType, Task,
 };
 
+use crate::engine::SampledEvent;
 use crate::engine::attrs::REGISTERS;
 use crate::engine::bpf_engine::interpreted::{Interpreted, Pythons};
-use crate::engine::{SampledEvent, StoredRecord};
 use crate::recording::code_names::CodeNames;
 use crate::recording::told_stack::ToldStack;
 
@@ -16,20 +16,14 @@ use crate::recording::told_stack::ToldStack;
 #[derive(Debug)]
 pub(super) struct Records {
     events: Vec<SampledEvent>,
-    format: EventFormat,
+    pub(super) format: EventFormat,
     bytes: Vec<u8>,
     interpreted: Interpreted,
 }
 
 impl Records {
     pub(super) fn new(events: Vec<SampledEvent>) -> Self {
-        let attr = events.first().map(|event| event.attr);
-        let format = attr.map_or_else(EventFormat::default, |attr| EventFormat {
-            sample_type: attr.sample_type,
-            read_format: attr.read_format,
-            flags: attr.flags,
-            ..EventFormat::default()
-        });
+        let format = SampledEvent::format_of(&events);
         Self { events, format, bytes: Vec::new(), interpreted: Interpreted::default() }
     }
 
@@ -57,20 +51,6 @@ impl Records {
             _ => None,
         }?;
         Some(&self.bytes)
-    }
-
-    /// Reads a record of a mapping, if it is one.
-    pub(super) fn with_mapping(
-        &mut self,
-        record: &dyn StoredRecord,
-        learn: impl FnOnce(&Mapping<'_>),
-    ) {
-        self.bytes.resize(record.header().size.into(), 0);
-        record.copy(0, &mut self.bytes);
-        let record = PerfRecord::parse(&self.bytes, Endian::NATIVE);
-        if let Ok(mapping) = record.and_then(|record| Mapping::decode(&record, self.format)) {
-            learn(&mapping);
-        }
     }
 
     fn put(&mut self, record: &impl Encode) -> Option<()> {

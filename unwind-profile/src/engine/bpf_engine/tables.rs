@@ -101,15 +101,13 @@ impl Tables {
         let _ = self.wanted.send((wanted, name));
     }
 
-    /// Takes note that a process has mapped a file: it may have ended when its table is asked for.
+    /// Takes note that a process has mapped a file with code: it may have ended when its table is asked for.
     pub(super) fn learn(&mut self, mapping: &Mapping<'_>) {
         if self.names.len() >= NAMES {
             self.names.clear();
         }
-        if mapping.executable && mapping.name.starts_with(b"/") {
-            let name = PathBuf::from(OsStr::from_bytes(mapping.name));
-            self.names.insert((mapping.task.pid, mapping.addr), name);
-        }
+        let name = PathBuf::from(OsStr::from_bytes(mapping.name));
+        self.names.insert((mapping.task.pid, mapping.addr), name);
     }
 }
 
