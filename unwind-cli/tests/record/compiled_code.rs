@@ -148,3 +148,80 @@ fn m2_a_stack_with_a_gap_stands_at_its_place_with_a_mark_there() {
     assert!(apart.iter().any(|line| line.starts_with("[incomplete: gap]")), "{apart:#?}");
     assert!(!apart.iter().any(|line| is_marked(&line)), "{apart:#?}");
 }
+
+/// The functions of `registered_work.c` that are in a stack.
+fn compiled(stack: &[String]) -> Vec<&str> {
+    let names = ["compare", "sorted", "recursive", "main"];
+    stack.iter().map(String::as_str).filter(|name| names.contains(name)).collect()
+}
+
+/// Checks a recording of `registered_work.c`: the program has ended, and its code is in the recording alone.
+fn check_registered(data: &Path, ledger: &Value) {
+    let script = ["script", "--max-stack", "5000", "-F", "ip,sym,dso", data.to_str().unwrap()];
+    let script = text(&unwind(&script).stdout);
+    let all = split(&script);
+    let main = |stack: &&Vec<String>| compiled(stack).len() > 1;
+    let of_code: Vec<_> = all.iter().filter(main).collect();
+    assert!(of_code.len() > 300, "{ledger}");
+    let is_whole = |stack: &&&Vec<String>| stack.last().is_some_and(|name| name == "_start");
+    let whole = of_code.iter().filter(is_whole).count();
+    assert!(whole * 100 >= of_code.len() * 95, "{whole} of {}: {ledger}", of_code.len());
+    for stack in of_code.iter().filter(is_whole) {
+        let mut names = compiled(stack);
+        // The compiler's own `main` calls that of the program.
+        assert_eq!(names.split_off(names.len() - 2), ["main"; 2], "{stack:?}");
+        let inner = names.iter().position(|&name| name == "recursive").unwrap_or(names.len());
+        let (inner, recursive) = names.split_at(inner);
+        assert!(recursive.iter().all(|&name| name == "recursive"), "{stack:?}");
+        match inner {
+            [] => assert!(recursive.len() <= 4, "{stack:?}"),
+            ["sorted"] | ["compare", "sorted"] => assert_eq!(recursive.len(), 4, "{stack:?}"),
+            _ => panic!("{stack:?}"),
+        }
+    }
+    // What of it has no name is in no file.
+    let unknown = script.lines().filter(|line| line.ends_with("[unknown] ([unknown])")).count();
+    assert!(unknown * 20 <= of_code.len(), "{unknown} of {}: {ledger}", of_code.len());
+}
+
+fn check_lines(data: &Path) {
+    let is_deep =
+        |line: &String| line.contains(";recursive;sorted;") && line.contains(";compare;inlined ");
+    assert!(folded(data, &[]).iter().any(is_deep));
+    let page = text(&unwind(&["report", "--format", "html", data.to_str().unwrap()]).stdout);
+    assert!(page.contains("registered_work.c\",\"newer\":false,\"text\":["), "{page}");
+}
+
+#[test]
+fn m1_objects_that_a_compiler_registers_have_rows_names_and_lines_in_recordings() {
+    let (Some(clang), Some(executor)) = (tool("clang-19"), tool("lli-19")) else { return };
+    let folder = support::scratch("m1_registered_recording");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/registered_work.c");
+    let program = folder.join("work.bc");
+    let mut command = Command::new(clang);
+    command.args(["-O1", "-g", "-fomit-frame-pointer", "-emit-llvm", "-c", "-o"]);
+    assert!(command.args([&program, &source]).status().unwrap().success());
+    // By MCJIT there is a dump, too.
+    let dumps = format!("JITDUMPDIR={}", folder.to_str().unwrap());
+    let (executor, program) = (executor.to_str().unwrap(), program.to_str().unwrap());
+    let run = |kind: &'static str| ["env", &dumps, executor, kind, program];
+    let data = folder.join("copied.data");
+    let Some(ledger) = record(&data, &["--engine", "perf"], &run("--jit-kind=mcjit")) else {
+        return;
+    };
+    check_registered(&data, &ledger);
+    check_lines(&data);
+    // Another file has them, too, and stacks are walked again by them.
+    let kept = folder.join("kept.data");
+    let options = ["--engine", "perf", "--keep-stacks"];
+    let Some(ledger) = record(&kept, &options, &run("--jit-kind=orc")) else { return };
+    check_registered(&kept, &ledger);
+    let data = folder.join("walked.data");
+    let walked = super::in_kernel::walked_by(
+        super::in_kernel::recorder(),
+        &data,
+        &[],
+        &run("--jit-kind=orc"),
+    );
+    walked.iter().for_each(|ledger| check_registered(&data, ledger));
+}

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::{iter, ops};
 
 use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
 use unwind_target::Untrusted;
@@ -14,7 +15,9 @@ use crate::mapped::files::RecordedFiles;
 use crate::mapped::moved_text::{MovedText, MovedTexts};
 use crate::mapped::ranges::{Range, Ranges};
 use crate::mapped::recorded_file::RecordedFile;
+use crate::mapped::registered_objects::{Placed, RegisteredObjects};
 use crate::recording::held::{Held, Meaning};
+use crate::recording::registered_code::RegisteredCode;
 
 /// The process that mappings of the kernel itself are said to be of.
 const KERNEL: u32 = u32::MAX;
@@ -33,6 +36,8 @@ pub(crate) struct Spaces {
     /// The newest generation of any space.
     generation: u64,
     moved: MovedTexts,
+    /// What compilers register by GDB's JIT interface.
+    registered: RegisteredObjects,
     /// Makes the priorities of ranges, which a recording cannot foresee.
     random: RandomState,
 }
@@ -41,7 +46,8 @@ impl Spaces {
     /// Spaces of a recording that knows these build ids, by the names of files.
     pub(crate) fn new(files: RecordedFiles) -> Self {
         let moved = MovedTexts::new(files.notices().clone());
-        Self { files, moved, ..Self::default() }
+        let registered = RegisteredObjects::new(files.registered(), files.notices().clone());
+        Self { files, moved, registered, ..Self::default() }
     }
 
     /// All files that were mapped so far.
@@ -92,6 +98,7 @@ impl Spaces {
                     self.processes.remove(&comm.task.pid);
                     self.jit_dumps.remove(&comm.task.pid);
                     self.moved.forget(comm.task.pid);
+                    self.registered.forget(comm.task.pid);
                 }
             }
             _ => {}
@@ -143,11 +150,19 @@ impl Spaces {
             space.generation = self.generation;
         }
         let (is_memory, executable) = (range.file.is_memory(), range.executable);
+        let is_made = is_memory && executable && !is_kernel;
+        space.made_code = space.made_code.saturating_add(is_made.into());
+        let registered =
+            if is_memory { space.registered_in(range.start..range.end) } else { Vec::new() };
         if range.executable && range.file.path().is_some() {
             space.texts = space.texts.with(range.clone(), priority);
         }
         space.ranges = space.ranges.with(range, priority);
-        if is_memory && executable && !is_kernel {
+        for code in registered {
+            let priority = self.random.hash_one(code.start);
+            space.ranges = space.ranges.with(code, priority);
+        }
+        if is_made {
             let proof = (self.files.proof(), self.files.processes());
             let range = mapping.addr..end;
             let texts = space.texts.clone();
@@ -204,6 +219,10 @@ impl Spaces {
         let (generation, random) = (&mut self.generation, &self.random);
         dump.read_to(time, |code| {
             let (start, end) = (code.start, code.end);
+            if space.find(start).is_some_and(|range| range.file.registered().is_some()) {
+                // Its object has more.
+                return;
+            }
             let file = Arc::new(RecordedFile::of_jit(name.clone(), code));
             let range = Range { start, end, offset: start, executable: true, file };
             *generation = generation.saturating_add(1);
@@ -212,9 +231,35 @@ impl Spaces {
         });
     }
 
+    /// Maps the code that compilers have registered up to a time, as if it was in files.
+    pub(crate) fn read_registered(&mut self, process: u32, time: u64) {
+        let has_made_code = |space: &&mut Space| space.made_code > 0;
+        let Some(space) = self.processes.get_mut(&process).filter(has_made_code) else { return };
+        let changes = match self.files.processes() {
+            Processes::Running => {
+                let known = (&space.ranges, &*space.registered);
+                let mapped = (&space.texts, space.made_code);
+                self.registered.look((process, time), mapped, known).into_iter().collect()
+            }
+            Processes::Since(_) | Processes::Unknown => self.registered.told(process, time),
+        };
+        for change in changes {
+            self.generation = self.generation.saturating_add(1);
+            space.generation = self.generation;
+            let placed = Arc::make_mut(&mut space.registered);
+            self.registered.make(&change, &mut space.ranges, placed);
+        }
+    }
+
+    /// What compilers have registered and has samples, to be told in a recording.
+    pub(crate) fn registered(&self) -> RegisteredCode {
+        self.registered.recorded()
+    }
+
     /// What a process has at a time, up to which all records were taken.
     pub(crate) fn of(&mut self, task: Task, time: u64) -> Space {
         self.read_dump(task.pid, time);
+        self.read_registered(task.pid, time);
         if self.moved.is_waiting() {
             let texts = self.processes.get(&task.pid).map(|space| space.texts.clone());
             let found = self.moved.find_again(&texts.unwrap_or_default(), task, time);
@@ -250,6 +295,10 @@ pub struct Space {
     pub(crate) guest: Ranges,
     /// Where code of files was mapped, also if memory without a file has taken its place.
     pub(crate) texts: Ranges,
+    /// How often memory without a file was mapped that can be executed.
+    made_code: u64,
+    /// The objects that compilers have registered in it.
+    registered: Arc<Placed>,
     /// The release of the kernel, of its own space, where a record has said it.
     pub(crate) release: Option<Arc<Untrusted>>,
     /// A number that no space has in which tables say anything else of any code; 0 if
@@ -267,6 +316,21 @@ impl Space {
     #[must_use]
     pub fn find(&self, addr: u64) -> Option<&Range> {
         self.ranges.find(addr)
+    }
+
+    /// The code that compilers have registered in a part of it: where memory is mapped again it stays what it is, until
+    /// the lists tell otherwise.
+    fn registered_in(&self, part: ops::Range<u64>) -> Vec<Range> {
+        /// What is more is put there when the lists are read next.
+        const MOST: usize = 1 << 10;
+        if self.registered.is_empty() {
+            return Vec::new();
+        }
+        let first = self.find(part.start).or_else(|| self.ranges.after(part.start));
+        let all = iter::successors(first, |range| self.ranges.after(range.start));
+        let all = all.take_while(|range| range.start < part.end).take(MOST);
+        let is_inside = |range: &&Range| range.file.registered().is_some() && range.end <= part.end;
+        all.filter(is_inside).filter(|range| range.start >= part.start).cloned().collect()
     }
 
     /// The first range that `is_wanted`.

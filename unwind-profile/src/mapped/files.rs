@@ -15,6 +15,7 @@ use crate::mapped::text_proof::TextProof;
 
 use crate::mapped::recorded_file::{FileId, RecordedFile, VDSO_32};
 use crate::recording::guest_names::GuestNames;
+use crate::recording::registered_code::RegisteredCode;
 
 /// The files that several recordings have. Those with a build id are in it once, so that what is
 /// read of one is read once.
@@ -64,6 +65,8 @@ pub struct RecordedFiles {
     proof: TextProof,
     /// What is known of those that a guest has mapped.
     guest: GuestNames,
+    /// What compilers have registered in these processes, of a recording.
+    registered: Arc<RegisteredCode>,
     /// What there is to tell of them.
     notices: Notices,
 }
@@ -91,7 +94,8 @@ impl RecordedFiles {
     #[must_use]
     pub fn of_origin(self, origin: &Origin) -> Self {
         let proof = if origin.is_own { TextProof::None } else { TextProof::Place };
-        Self { proof, guest: origin.guest.clone(), ..self.recorded_at(origin.moment) }
+        let (guest, registered) = (origin.guest.clone(), Arc::clone(&origin.registered));
+        Self { proof, guest, registered, ..self.recorded_at(origin.moment) }
     }
 
     /// By what memory is taken for code of theirs.
@@ -102,6 +106,11 @@ impl RecordedFiles {
     /// What is known of the processes that map them.
     pub(crate) const fn processes(&self) -> Processes {
         self.processes
+    }
+
+    /// What compilers have registered in the processes that map them, as a recording says.
+    pub(crate) fn registered(&self) -> &RegisteredCode {
+        &self.registered
     }
 
     /// The files of processes that run while these are read.

@@ -55,7 +55,7 @@ pub struct ToldBounds<'s> {
 
 impl FunctionBounds for ToldBounds<'_> {
     fn find(&self, addr: VirtAddr) -> Option<ops::Range<VirtAddr>> {
-        let range = self.space.find(addr.get()).filter(|range| range.file.is_jit())?;
+        let range = self.space.find(addr.get()).filter(|range| range.file.is_function())?;
         Some(VirtAddr::new(range.start)..VirtAddr::new(range.end))
     }
 }

@@ -12,5 +12,6 @@ pub mod probed_returns;
 pub mod ranges;
 pub mod recorded_file;
 pub mod recorded_tables;
+pub mod registered_objects;
 pub mod running_code;
 pub mod text_proof;

@@ -182,7 +182,7 @@ impl Names {
         if mode == Mode::Kernel {
             return self.kernel_place(addr, range, kernel);
         }
-        if !mode.is_guest() && !range.file.has_code() {
+        if !mode.is_guest() && !range.file.has_code() && !range.file.is_jit() {
             if let Some((function, map)) = self.jit_maps.function(addr, user.maker()) {
                 let file = Some(Untrusted::from(map.as_os_str().as_bytes()));
                 return Place { function: Some(function), file, in_file: addr };

@@ -2,6 +2,7 @@
 //! their own.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use nix::unistd::{SysconfVar, sysconf};
 use rustix::time::ClockId;
@@ -16,6 +17,7 @@ use crate::recording::error::PerfError;
 use crate::recording::guest_names::GuestNames;
 use crate::recording::header::{Feature, text_of_section};
 use crate::recording::reader::PerfReader;
+use crate::recording::registered_code::RegisteredCode;
 
 /// What a recording says of its origin. Recordings in pipe form say nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct Origin {
     pub(crate) is_own: bool,
     /// What functions of a guest are called, of a recording of one.
     pub(crate) guest: GuestNames,
+    /// What compilers have registered in recorded processes.
+    pub(crate) registered: Arc<RegisteredCode>,
 }
 
 /// One moment by two clocks, in nanoseconds.
@@ -67,6 +71,7 @@ impl Origin {
             moment: clock.and_then(|section| Moment::parse(&section, endian)),
             is_own: reader.place_of(Feature::LEDGER)?.is_some(),
             guest: GuestNames::read(reader)?,
+            registered: Arc::new(RegisteredCode::read(reader)?),
         })
     }
 

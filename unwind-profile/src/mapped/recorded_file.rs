@@ -17,6 +17,7 @@ use unwind_target::files::build_id_cache;
 use unwind_target::files::mapped_file::{Holder, Proof, Search, copy_vdso};
 use unwind_target::interpreters::python::SampledPython;
 use unwind_target::jit::jit_code::JitCode;
+use unwind_target::jit::registered_objects::list_of;
 use unwind_target::loaded::module_error::ModuleError;
 use unwind_target::rows::call_frame_rows::CallFrameRows;
 use unwind_target::rows::indexed_frames::{NoRowError, row_in_frame};
@@ -31,6 +32,9 @@ use crate::recording::guest_names::ObjectNames;
 
 /// What the vDSO of 32-bit programs is called here, as by perf: records have one name for both.
 pub(super) const VDSO_32: &[u8] = b"[vdso32]";
+
+/// What an object is called that a compiler has registered.
+const REGISTERED: &[u8] = b"[jit]";
 
 /// The most names of a function that are looked at.
 const MAX_ALIASES: usize = 64;
@@ -51,6 +55,7 @@ pub struct RecordedFile {
     switches: OnceLock<FileSwitches>,
     has_v8: OnceLock<bool>,
     has_python: OnceLock<bool>,
+    jit_list: OnceLock<Option<u64>>,
     /// Whether a sample was told to be in it.
     has_samples: AtomicBool,
     /// Whether the user was told that it is not there.
@@ -63,6 +68,8 @@ pub struct RecordedFile {
     debug_files: Arc<DebugFiles>,
     /// The code itself, if it is in no file: the name is then that of the one which tells it.
     jit: Option<Box<JitCode>>,
+    /// The object file that a compiler has registered in memory, if it is one.
+    registered: Option<Arc<Vec<u8>>>,
     /// Functions that the recording itself names, of a guest's.
     names: Option<Arc<ObjectNames>>,
 }
@@ -169,8 +176,23 @@ impl RecordedFile {
         Self { name, jit: Some(Box::new(code)), ..Self::default() }
     }
 
+    /// An object file that a compiler has registered, whose sections have the addresses of the code.
+    pub(crate) fn of_registered(bytes: Arc<Vec<u8>>) -> Self {
+        Self { name: REGISTERED.into(), registered: Some(bytes), ..Self::default() }
+    }
+
+    /// The bytes of an object file that a compiler has registered.
+    pub(crate) const fn registered(&self) -> Option<&Arc<Vec<u8>>> {
+        self.registered.as_ref()
+    }
+
     /// Whether it is code in memory, known by its own addresses.
     pub const fn is_jit(&self) -> bool {
+        self.jit.is_some() || self.registered.is_some()
+    }
+
+    /// Whether it is one function, which was told together with its code.
+    pub(crate) const fn is_function(&self) -> bool {
         self.jit.is_some()
     }
 
@@ -221,6 +243,11 @@ impl RecordedFile {
     pub(crate) fn has_python(&self) -> bool {
         let find = || self.elf().is_ok_and(|file| SampledPython::of(file).is_some());
         *self.has_python.get_or_init(find)
+    }
+
+    /// The link-time address of its list of objects that compilers register, if it has one.
+    pub(crate) fn jit_list(&self) -> Option<u64> {
+        *self.jit_list.get_or_init(|| list_of(self.elf().ok()?))
     }
 
     /// Gives notice that functions of it have no names, if it is a file and not there. Returns
@@ -282,6 +309,9 @@ impl RecordedFile {
         if name == VDSO_32 {
             let holder = self.running.as_ref().ok_or(FileError::NoFile)?;
             return self.checked(vdso_of(holder.thread, &holder.range).ok_or(FileError::NoFile)?);
+        }
+        if let Some(bytes) = &self.registered {
+            return Ok(ElfFile::from_bytes(bytes.to_vec()).map_err(ModuleError::Elf)?);
         }
         if !self.may_have_code() || self.is_jit() || self.names.is_some() {
             return Err(FileError::NoFile);

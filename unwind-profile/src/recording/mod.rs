@@ -19,6 +19,7 @@ pub mod pmu_caps;
 pub mod reader;
 pub mod record_bytes;
 pub mod record_file;
+pub mod registered_code;
 pub mod stream;
 pub mod told_stack;
 pub mod tool_record;

@@ -29,6 +29,7 @@ use crate::recording::held::Held;
 use crate::recording::pipeline::{self, Options, Sink, Summary};
 use crate::recording::reader::PerfReader;
 use crate::recording::record_file::{RecordFile, Sections};
+use crate::recording::registered_code::{REGISTERED_CODE, RegisteredCode};
 use crate::recording::stream::StreamReader;
 use crate::session::keeper::Keeper;
 use crate::session::ledger_section::LedgerSection;
@@ -59,6 +60,8 @@ pub struct Recording {
     found_frames: Option<FoundFrames>,
     /// The section with the build ids of what has samples.
     build_ids: Vec<u8>,
+    /// What compilers have registered and has samples.
+    registered: RegisteredCode,
     form: Form,
     copy_size: CopySize,
     /// The names of the events as they are shown, if there are several.
@@ -108,6 +111,7 @@ impl Recording {
             out: begin_file(out, sampled, form.keeps_stacks, form.is_compressed)?,
             found_frames: None,
             build_ids: Vec::new(),
+            registered: RegisteredCode::default(),
             form,
             copy_size,
             events: names_of(sampled),
@@ -162,6 +166,7 @@ impl Recording {
             sink.records.parts().0.finish()?;
             sink.keep_files();
             self.build_ids = sink.build_ids();
+            self.registered = sink.records.registered();
             self.found_frames = sink.records.take_found_frames();
             let recorded =
                 Recorded { tally: sink.records.tally().clone(), told: sink.told, summary };
@@ -182,6 +187,7 @@ impl Recording {
             let text = serde_json::to_vec(found).map_err(io::Error::from)?;
             last.push((FOUND_FRAMES, text));
         }
+        last.extend(registered_section(&self.registered)?);
         Ok(self.out.finish(&last)?)
     }
 }
@@ -263,6 +269,15 @@ struct RecordingSink<'scope, 'env, 'f> {
 /// What is older can be read whatever ends the recorder.
 const KEPT_WITHIN: Duration = Duration::from_millis(500);
 
+/// How many bytes of registered objects are in the file before its end.
+const MAX_REGISTERED: usize = 4 << 20;
+
+/// The section of what compilers have registered, if there is any.
+fn registered_section(code: &RegisteredCode) -> io::Result<Option<(Feature, Vec<u8>)>> {
+    let section = code.section().map_err(io::Error::from)?;
+    Ok((!section.is_empty()).then_some((REGISTERED_CODE, section)))
+}
+
 impl RecordingSink<'_, '_, '_> {
     /// Makes what there is readable, if it is time.
     fn keep(&mut self) -> io::Result<()> {
@@ -274,10 +289,16 @@ impl RecordingSink<'_, '_, '_> {
         self.records.write_walked()?;
         self.keep_files();
         let build_ids = self.build_ids();
+        let registered = self.records.registered();
         let (out, tally) = self.records.parts();
         let section = LedgerSection::so_far(tally, &self.told, &self.events);
         let text = serde_json::to_vec(&section).map_err(io::Error::from)?;
-        out.checkpoint(&[(Feature::BUILD_ID, build_ids), (Feature::LEDGER, text)])?;
+        let mut last = vec![(Feature::BUILD_ID, build_ids), (Feature::LEDGER, text)];
+        // Sections are written anew each time.
+        if registered.byte_len() <= MAX_REGISTERED {
+            last.extend(registered_section(&registered)?);
+        }
+        out.checkpoint(&last)?;
         self.due = None;
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::recording::events::{Events, is_to_walk};
 use crate::recording::held::Held;
 use crate::recording::pipeline::Sink;
 use crate::recording::reader::PerfReader;
+use crate::recording::registered_code::RegisteredCode;
 use crate::recording::tool_record;
 use crate::walks::call_stacks::{CallStack, CallStacks, with_calls};
 use crate::walks::found_frames::{FoundFrames, FoundFramesBuilder};
@@ -137,6 +138,11 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         self.spaces.files()
     }
 
+    /// What compilers have registered and has samples.
+    pub(crate) fn registered(&self) -> RegisteredCode {
+        self.spaces.registered()
+    }
+
     /// What became of samples with a stack to walk.
     pub(crate) const fn tally(&self) -> &Tally {
         &self.tally
@@ -217,6 +223,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let told = attr.zip(self.walks.setup().told(&held, outcome, space));
         let Some((attr, work)) = told else { return Ok(Some(held)) };
         if let Work::Walked(walked) = &work {
+            self.spaces.read_registered(held.task.pid, held.time);
             self.spaces.note_stack(held.task, walked.frames.iter().map(|frame| frame.pc));
         }
         let chain = held.chain_without_user_part();

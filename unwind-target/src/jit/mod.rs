@@ -5,5 +5,5 @@ pub mod jit_code;
 pub mod jit_dump;
 pub mod jit_map;
 pub mod jit_maps;
-pub(crate) mod registered_objects;
+pub mod registered_objects;
 pub(crate) mod told_code;

@@ -2,6 +2,7 @@
 //! files in its memory, whose sections have the addresses of the code. Its layout is in "JIT Compilation
 //! Interface" of GDB's manual.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use unwind_core::{Memory, VirtAddr};
@@ -9,6 +10,7 @@ use unwind_core::{Memory, VirtAddr};
 use crate::elf::ElfFile;
 use crate::loaded::file_data::{FileData, data_of_files};
 use crate::loaded::loaded_file::LoadedFile;
+use crate::symbols::data::data_named;
 use crate::target::maps::Mapping;
 use crate::target::memory::ProcessMemory;
 
@@ -27,13 +29,34 @@ const MAX_LISTS: usize = 8;
 const MAX_OBJECTS: usize = 1 << 14;
 const MAX_BYTES: u64 = 64 << 20;
 
+/// The link-time address of the head of a list that a file has, if it is one of a 64-bit program.
+#[must_use]
+pub fn list_of(file: &ElfFile) -> Option<u64> {
+    let [addr] = data_named(file, &[DESCRIPTOR]).ok()?;
+    addr
+}
+
+/// Where an object has code: at the addresses of its sections.
+pub fn code_of(object: &ElfFile) -> impl Iterator<Item = Range<u64>> {
+    let sections = object.sections().unwrap_or_default().iter();
+    let code = sections.filter(|section| section.allocated && section.executable);
+    code.filter_map(|section| Some(section.addr..section.addr.checked_add(section.size)?))
+        .filter(|range| !range.is_empty())
+}
+
 /// Where a program has such lists. Only 64-bit ones are looked for.
 #[derive(Debug, Default)]
-pub(crate) struct JitLists {
+pub struct JitLists {
     descriptors: Vec<u64>,
 }
 
 impl JitLists {
+    /// Those with their heads at these addresses, as far as so many are read.
+    #[must_use]
+    pub fn at(descriptors: impl IntoIterator<Item = u64>) -> Self {
+        Self { descriptors: descriptors.into_iter().take(MAX_LISTS).collect() }
+    }
+
     /// Those of the files that are mapped, if there is code in memory without a file; `open` opens the
     /// file of a mapping.
     pub(crate) fn find(
@@ -45,40 +68,51 @@ impl JitLists {
             return Self::default();
         }
         let found = data_of_files(mappings, open, |_| true, &[DESCRIPTOR]);
-        let descriptors =
-            found.filter_map(|FileData { addrs: [addr], .. }| addr).take(MAX_LISTS).collect();
-        Self { descriptors }
+        Self::at(found.filter_map(|FileData { addrs: [addr], .. }| addr))
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.descriptors.is_empty()
     }
 
     /// The objects that the lists of a process have which is held; some thread leads to its memory.
     pub(crate) fn read_process(&self, thread: i32) -> Vec<ElfFile> {
-        if self.descriptors.is_empty() {
+        if self.is_empty() {
             return Vec::new();
         }
         let memory = ProcessMemory::open(thread);
         memory.map_or_else(|_| Vec::new(), |mut memory| self.read(&mut memory))
     }
 
-    /// The objects that the lists have. A list that cannot be read ends there, and what is no ELF file is
-    /// left out: compilers may register files of other formats.
+    /// The objects that the lists have. What is no ELF file is left out: compilers may register files of
+    /// other formats.
     pub(crate) fn read(&self, memory: &mut impl Memory) -> Vec<ElfFile> {
-        let mut reader = ListReader { memory, left: MAX_BYTES, objects: Vec::new() };
-        for &descriptor in &self.descriptors {
-            // What was read up to there holds.
-            _ = reader.read(descriptor);
-        }
-        reader.objects
+        let mut objects = Vec::new();
+        self.read_files(memory, |bytes| objects.extend(ElfFile::from_bytes(bytes)));
+        objects
+    }
+
+    /// Hands out the bytes of the files that the lists have. A list that cannot be read ends there; returns
+    /// whether all were read to their ends.
+    pub fn read_files(&self, memory: &mut impl Memory, take: impl FnMut(Vec<u8>)) -> bool {
+        let mut reader = ListReader { memory, left: MAX_BYTES, files: 0, take };
+        // What was read up to there holds.
+        self.descriptors.iter().fold(true, |all, &list| all & reader.read(list).is_some())
     }
 }
 
-struct ListReader<'m, M> {
+struct ListReader<'m, M, T> {
     memory: &'m mut M,
-    /// How many bytes of objects may still be read.
+    /// How many bytes of files may still be read.
     left: u64,
-    objects: Vec<ElfFile>,
+    /// How many were read.
+    files: usize,
+    take: T,
 }
 
-impl<M: Memory> ListReader<'_, M> {
+impl<M: Memory, T: FnMut(Vec<u8>)> ListReader<'_, M, T> {
     fn read(&mut self, descriptor: u64) -> Option<()> {
         let version = u32::from_le_bytes(self.array(descriptor)?);
         if version != VERSION {
@@ -86,15 +120,14 @@ impl<M: Memory> ListReader<'_, M> {
         }
         let mut entry = self.word(descriptor, FIRST_ENTRY)?;
         // A list in a circle has an end, too.
-        for _ in 0..MAX_OBJECTS {
-            if entry == 0 || self.objects.len() >= MAX_OBJECTS {
-                break;
-            }
+        while entry != 0 && self.files < MAX_OBJECTS {
+            self.files = self.files.saturating_add(1);
             let (addr, size) = (self.word(entry, FILE_ADDR)?, self.word(entry, FILE_SIZE)?);
             self.left = self.left.checked_sub(size)?;
             let mut bytes = vec![0; usize::try_from(size).ok()?];
-            let read = self.memory.read(VirtAddr::new(addr), &mut bytes);
-            self.objects.extend(read.ok().and_then(|()| ElfFile::from_bytes(bytes).ok()));
+            if self.memory.read(VirtAddr::new(addr), &mut bytes).is_ok() {
+                (self.take)(bytes);
+            }
             entry = self.word(entry, NEXT_ENTRY)?;
         }
         Some(())

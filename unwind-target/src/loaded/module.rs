@@ -11,6 +11,7 @@ use unwind_core::Memory;
 use crate::elf::ElfFile;
 use crate::files::debug_files::DebugFiles;
 use crate::files::mapped_file::ProcessFiles;
+use crate::jit::registered_objects::code_of;
 use crate::loaded::loaded_file::{LoadedFile, LoadedImage};
 use crate::loaded::module_error::ModuleError;
 use crate::loaded::remapped_text::{Candidate, candidates, same_pieces};
@@ -202,17 +203,13 @@ impl Modules {
         let mut registered: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
         for elf in objects {
             let (index, mut first) = (self.modules.len(), None);
-            for section in elf.sections().unwrap_or_default() {
-                let (start, is_code) = (section.addr, section.allocated && section.executable);
-                let Some(end) = start.checked_add(section.size).filter(|_| is_code) else {
-                    continue;
-                };
+            for code in code_of(&elf) {
+                let (start, end) = (code.start, code.end);
                 let before = registered.range(..end).next_back();
                 let is_new = before.is_none_or(|(_, &(before, _))| before <= start);
-                if section.size != 0
-                    && containing(&memory, start, |range| range).is_some_and(|it| end <= it.end)
+                if containing(&memory, start, |range| range).is_some_and(|it| end <= it.end)
                     && is_new
-                    && !self.has_code_in(start..end)
+                    && !self.has_code_in(code)
                 {
                     registered.insert(start, (end, index));
                     first = first.or(Some(start));
