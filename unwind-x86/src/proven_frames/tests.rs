@@ -67,6 +67,19 @@ fn m1_a_function_has_its_row_at_each_instruction() {
 }
 
 #[test]
+fn m3_bounds_of_code_that_is_no_longer_there_prove_rows_that_are_wrong() {
+    // push rbp; mov rbp, rsp; sub rsp, 16; jmp to itself.
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x10, 0xeb, 0xfe];
+    // Another function began after the third instruction before, and a map still has it.
+    let old = proof(&code, 8, Some(START + 8..START + 10));
+    let row = old.and_then(|proof| proof.row(0x7000, Some(0x7100)));
+    // Where the caller would be there is a local variable. So maps, which say nothing of when code was where,
+    // give names alone.
+    assert_eq!(row, Some(by_sp(8, RegRule::SameValue)));
+    assert_eq!(found(&code, 8), Some(frame_pointer()));
+}
+
+#[test]
 fn m1_a_frame_pointer_that_is_stored_and_moved_is_set_up_when_it_is_where_it_stays() {
     // sub rsp, 24; mov [rsp+16], rbp; mov rbp, rsp; add rbp, 16; jmp to itself.
     let code = [
