@@ -187,3 +187,50 @@ fn a_recording_without_stacks_and_a_perf_that_fails_are_told() {
     assert!(fails(["verify", "--perf", "/nowhere/perf", data], 3).contains("/nowhere/perf"));
     assert!(fails(["verify", "--perf", "false", data], 1).contains("exit status: 1"));
 }
+
+#[test]
+fn n3_stacks_of_one_event_are_compared_apart_from_those_of_others() {
+    let Some(program) = framed("verify_events") else { return };
+    let data = program.with_file_name("perf.data");
+    let mut record = unwind(["record", "-e", "cpu-clock,page-faults", "--keep-stacks", "-o"]);
+    let output = record.arg(&data).arg("--").arg(&program).output().unwrap();
+    if stderr(&output).contains("lets no sampling event be opened") {
+        return skip(&stderr(&output));
+    }
+    let text = String::from_utf8(run(["script", "--json", data.to_str().unwrap()]).stdout).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let samples: Vec<_> = lines.filter(|line| line["type"] == "sample").collect();
+    // Nothing of this is here.
+    let stack = |sample: &Value| {
+        (sample["tid"].as_u64().unwrap(), sample["time"].as_u64().unwrap(), vec![0x1234])
+    };
+    let stacks: Vec<_> = samples.iter().map(stack).collect();
+    let perf = showing(data.parent().unwrap(), &stacks);
+    let numbers = |options: &[&str]| {
+        let options =
+            [&["verify", "--json", "--list", "100000"][..], options, &["--perf"]].concat();
+        let mut command = unwind(options);
+        let output = command.arg(&perf).arg(&data).output().unwrap();
+        let verified: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let listed = verified["listed"].as_array().unwrap();
+        listed.iter().map(|sample| sample["sample"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let all = numbers(&[]);
+    let of_event = |name: &str| {
+        let is_of = |&&number: &&u64| {
+            samples[usize::try_from(number - 1).unwrap()]["event"]
+                .as_str()
+                .unwrap()
+                .starts_with(name)
+        };
+        all.iter().filter(is_of).copied().collect::<Vec<_>>()
+    };
+    for event in ["cpu-clock", "page-faults"] {
+        let expected = of_event(event);
+        assert!(!expected.is_empty() && expected.len() < all.len(), "{event}: {all:?}");
+        assert_eq!(numbers(&["--event", event]), expected, "{event}");
+    }
+    let mut command = unwind(["verify", "--no-perf", "--event", "cycles"]);
+    let output = command.arg(&data).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}

@@ -200,6 +200,12 @@ pub enum TracepointError {
 }
 
 impl Requested {
+    /// As it was given: a name of the kernel, or letters and digits.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether the CPU counts it.
     pub(crate) const fn is_of_hardware(&self) -> bool {
         matches!(self.kind, Kind::Numbered(HARDWARE | RAW, _))

@@ -68,10 +68,13 @@ impl<'a, P> ChosenEvent<'a, P> {
     }
 
     /// Why there is nothing of the event that was asked for, in a recording with these events.
-    pub fn missing(mut self, events: &Events, path: String) -> Option<NoEvent> {
+    pub fn missing(&mut self, events: &Events, path: String) -> Option<NoEvent> {
         self.learn_events(events);
         let asked = self.asked.filter(|_| !self.events.iter().any(|(is_it, ..)| *is_it))?.clone();
-        let events = self.events.into_iter().map(|(_, name, count)| (name, count)).collect();
+        let events = std::mem::take(&mut self.events)
+            .into_iter()
+            .map(|(_, name, count)| (name, count))
+            .collect();
         Some(NoEvent { path, asked, events })
     }
 
@@ -99,7 +102,11 @@ impl<P: Printer> Printer for ChosenEvent<'_, P> {
             }
             None => self.asked.is_none(),
         };
-        if is_it { self.printer.print(events, shown, walked) } else { Ok(()) }
+        if is_it {
+            return self.printer.print(events, shown, walked);
+        }
+        self.printer.pass_over(shown);
+        Ok(())
     }
 
     fn read(&mut self, len: usize) {

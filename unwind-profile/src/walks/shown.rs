@@ -124,6 +124,9 @@ pub trait Printer {
     /// Takes note that a record of `len` bytes was read.
     fn read(&mut self, len: usize);
 
+    /// Takes note of one that is of another event than the one that was asked for.
+    fn pass_over(&mut self, _shown: &Shown) {}
+
     /// Learns from a record that is no sample and no stack.
     fn learn(&mut self, _held: &Held) {}
 

@@ -250,7 +250,7 @@ impl ScriptArgs {
                 sources: self.stitch_lbr,
             };
             let printer = ChosenEvent::new(of_event, TextPrinter::new(&mut out, style, names));
-            let (printer, ended) = print(reader, options, files, call_stacks, printer);
+            let (mut printer, ended) = print(reader, options, files, call_stacks, printer);
             (ended?, printer.missing(reader.events(), name))
         };
         out.flush()?;

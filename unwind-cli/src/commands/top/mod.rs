@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use unwind_profile::engine::drained::{Drained, SoFar};
+use unwind_profile::engine::requested::{Requested, parse};
 use unwind_profile::engine::sampling::{Copies, CopySizes, Often, RingSize, Sampling};
 use unwind_profile::engine::subject::Subject;
 use unwind_profile::recording::error::PerfError;
@@ -44,7 +45,12 @@ use crate::failure::Failure;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct TopArgs {
-    /// Samples a second of CPU time
+    /// The event of which samples are taken, by perf's names as for `unwind record`; without it cycles
+    /// or, where there is no PMU, the clock
+    #[arg(short, long, value_name = "EVENT", value_parser = one_event)]
+    event: Option<Requested>,
+
+    /// Samples a second of CPU time; of tracepoints each hit is one
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = 999,
           value_parser = clap::value_parser!(u32).range(1..=50_000))]
     rate: u32,
@@ -115,6 +121,10 @@ const WAIT: Duration = Duration::from_millis(100);
 /// [`Failure`] if samples cannot be taken, nothing be shown, or the ledger does not add up.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     check_exist(&args.pid)?;
+    if args.event.as_ref().is_some_and(Requested::is_tracepoint) && args.engine.must_be_in_kernel()
+    {
+        return Err(Failure::new("a tracepoint is for --engine perf", 2));
+    }
     // The terminal is given back before it ends.
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
     let ends = end_at(&signals, &Arc::default());
@@ -125,7 +135,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let opened = open(
         &Sampling {
             often: Often::Rate(args.rate),
-            events: Vec::new(),
+            events: args.event.iter().cloned().collect(),
             cpus: None,
             user_stacks,
             off_cpu: false,
@@ -148,12 +158,13 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let reader = parts.recv().map_err(|error| Failure::new(error, 1))?.reader;
     let (sender, updates) = channel();
     let walker = thread::spawn(move || walk(reader, walking, sender));
+    let whom = match args.pid.as_slice() {
+        _ if args.all => "all processes".to_owned(),
+        [process] => format!("process {process}"),
+        processes => format!("{} processes", processes.len()),
+    };
     let mut view = View {
-        whom: match args.pid.as_slice() {
-            _ if args.all => "all processes".to_owned(),
-            [process] => format!("process {process}"),
-            processes => format!("{} processes", processes.len()),
-        },
+        whom: args.event.iter().fold(whom, |whom, event| format!("{whom}, {}", event.name())),
         window: Window::default(),
         counts: None,
         so_far: emptied.so_far.clone(),
@@ -174,6 +185,14 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     // With standard error gone there is no other place to tell it.
     let _ = write!(io::stderr(), "{ledger}");
     Ok(ledger.check()?)
+}
+
+/// The event of this name: shares of several would not be of one whole.
+fn one_event(text: &str) -> Result<Requested, String> {
+    match parse(text).map_err(|error| error.to_string())?.as_slice() {
+        [event] => Ok(event.clone()),
+        _ => Err("one event is shown at a time".into()),
+    }
 }
 
 /// Records that cannot be read, though they come from the kernel.

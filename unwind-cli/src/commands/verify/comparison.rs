@@ -229,6 +229,12 @@ impl Printer for Verifier {
     }
 
     fn read(&mut self, _: usize) {}
+
+    fn pass_over(&mut self, shown: &Shown) {
+        if shown.is_sample() {
+            self.number = self.number.saturating_add(1);
+        }
+    }
 }
 
 /// Whether a sample was taken in 32-bit code.

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use unwind_profile::mapped::files::RecordedFiles;
 use unwind_profile::mapped::kernel::SampledKernel;
 use unwind_profile::mapped::layout::Layout;
@@ -17,7 +18,9 @@ use unwind_profile::recording::error::{PerfError, RecordingError};
 use unwind_profile::recording::pipeline::Options;
 use unwind_profile::recording::reader::PerfReader;
 use unwind_profile::walks::call_stacks::CallStacks;
+use unwind_profile::walks::chosen_event::ChosenEvent;
 use unwind_profile::walks::printed::print;
+use unwind_target::Untrusted;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
@@ -42,6 +45,11 @@ pub(crate) struct VerifyArgs {
     /// The recording
     #[arg(value_name = "FILE", default_value = "perf.data")]
     file: PathBuf,
+
+    /// The event whose samples are compared, of a recording with several, such as `page-faults`
+    #[arg(long, value_name = "NAME",
+          value_parser = OsStringValueParser::new().map(|name| Untrusted::from(&name)))]
+    event: Option<Untrusted>,
 
     /// Which perf to compare with
     #[arg(long, value_name = "PROGRAM", default_value = "perf")]
@@ -121,14 +129,17 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     };
     let names =
         Names::new(SampledKernel::Running, Layout::Perf7_2, notices::all()).without_kernel();
-    let verifier = Verifier::new(perf, names, args.list);
+    let verifier = ChosenEvent::new(args.event.as_ref(), Verifier::new(perf, names, args.list));
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     // A recording whose sections cannot be read says nothing of its time.
     let origin = Origin::read(&mut reader).unwrap_or_default();
     let files = RecordedFiles::new(build_ids).of_origin(&origin);
     let files = files.with_notices(notices::all());
-    let (verifier, ended) = print(&mut reader, options, files, call_stacks, verifier);
-    let (comparison, perf) = verifier.finish(version);
+    let (mut verifier, ended) = print(&mut reader, options, files, call_stacks, verifier);
+    if let Some(error) = verifier.missing(reader.events(), escaped(&args.file).to_string()) {
+        return Err(Failure::new(error, 2));
+    }
+    let (comparison, perf) = verifier.printer.finish(version);
     let mut out = coloured::stdout();
     let written = if args.json {
         serde_json::to_writer(&mut out, &comparison)
