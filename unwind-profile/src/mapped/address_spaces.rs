@@ -121,7 +121,7 @@ impl Spaces {
         space.guest = space.guest.with(range, priority);
     }
 
-    fn map(&mut self, mapping: &Mapping<'_>, is_kernel: bool, time: u64) {
+    pub(crate) fn map(&mut self, mapping: &Mapping<'_>, is_kernel: bool, time: u64) {
         let Some(end) = mapping.addr.checked_add(mapping.len).filter(|_| mapping.len != 0) else {
             return;
         };
@@ -296,9 +296,9 @@ pub struct Space {
     /// Where code of files was mapped, also if memory without a file has taken its place.
     pub(crate) texts: Ranges,
     /// How often memory without a file was mapped that can be executed.
-    made_code: u64,
+    pub(crate) made_code: u64,
     /// The objects that compilers have registered in it.
-    registered: Arc<Placed>,
+    pub(crate) registered: Arc<Placed>,
     /// The release of the kernel, of its own space, where a record has said it.
     pub(crate) release: Option<Arc<Untrusted>>,
     /// A number that no space has in which tables say anything else of any code; 0 if

@@ -26,7 +26,7 @@ pub struct Origin {
     pub(crate) host: Option<Untrusted>,
     pub(crate) moment: Option<Moment>,
     /// The release of the kernel.
-    release: Option<Untrusted>,
+    pub(crate) release: Option<Untrusted>,
     /// `unwind record` has made it.
     pub(crate) is_own: bool,
     /// What functions of a guest are called, of a recording of one.

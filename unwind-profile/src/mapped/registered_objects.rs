@@ -24,7 +24,7 @@ const TIMES: u32 = 20;
 /// recording, and how often an object may come or go.
 const MAX_BYTES: usize = 256 << 20;
 const MAX_RECORDED: usize = 48 << 20;
-const MAX_CHANGES: usize = 1 << 20;
+const MAX_CHANGES: usize = 1 << 17;
 
 /// All objects of a recording, each once, whichever processes have it.
 #[derive(Debug, Default)]

@@ -67,7 +67,7 @@ fn m1_a_function_has_its_row_at_each_instruction() {
 }
 
 #[test]
-fn m3_bounds_of_code_that_is_no_longer_there_prove_rows_that_are_wrong() {
+fn m1_bounds_of_code_that_is_no_longer_there_prove_rows_that_are_wrong() {
     // push rbp; mov rbp, rsp; sub rsp, 16; jmp to itself.
     let code = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x10, 0xeb, 0xfe];
     // Another function began after the third instruction before, and a map still has it.

@@ -153,7 +153,7 @@ fn write_lookup(
     let name = match source {
         Source::Sframe => ".sframe",
         Source::CallFrames => "call frame information",
-        Source::Dump => "a dump of the compiler",
+        Source::Dump => "what the compiler has told",
         Source::ProgramStart => "the start of a program",
         Source::SignalTrampolines => "signal trampolines",
         Source::Instructions => "instructions",
