@@ -26,6 +26,9 @@ const MAX_BYTES: usize = 256 << 20;
 const MAX_RECORDED: usize = 48 << 20;
 const MAX_CHANGES: usize = 1 << 17;
 
+/// Of how many files of other formats it is known that they are no objects.
+const MAX_NO_OBJECTS: usize = 1 << 16;
+
 /// All objects of a recording, each once, whichever processes have it.
 #[derive(Debug, Default)]
 pub(crate) struct RegisteredObjects {
@@ -177,7 +180,10 @@ impl RegisteredObjects {
             self.objects.push(Arc::new(file));
             self.objects.len().saturating_sub(1)
         });
-        self.places.insert(key, place);
+        // What is no object may be another one each time.
+        if place.is_some() || self.places.len() < MAX_NO_OBJECTS {
+            self.places.insert(key, place);
+        }
         place
     }
 
@@ -366,6 +372,10 @@ mod tests {
         assert_eq!(objects.known(2, bytes), Some(0));
         assert_eq!(objects.known(1, b"no object".to_vec()), None);
         assert_eq!(objects.places.len(), 2);
+        for number in 0..=MAX_NO_OBJECTS {
+            assert_eq!(objects.known(1, number.to_le_bytes().to_vec()), None);
+        }
+        assert_eq!(objects.places.len(), MAX_NO_OBJECTS);
         let large = |number: u64| object(number << 12, 0x10, 20 << 20);
         for number in 0..20 {
             _ = objects.known(1, large(number));
