@@ -376,22 +376,23 @@ mod tests {
             assert_eq!(objects.known(1, number.to_le_bytes().to_vec()), None);
         }
         assert_eq!(objects.places.len(), MAX_NO_OBJECTS);
-        let large = |number: u64| object(number << 12, 0x10, 20 << 20);
-        for number in 0..20 {
-            _ = objects.known(1, large(number));
-        }
-        let sum = |objects: &[Arc<RecordedFile>]| -> usize {
-            objects.iter().map(|object| object.registered().unwrap().len()).sum()
+        objects.bytes = MAX_BYTES - 1_000;
+        assert_eq!(objects.known(1, object(0x2000, 0x10, 1_000)), None);
+        assert!(notices.take()[0].contains("more code than is kept"));
+        let large = |number: u64| {
+            Arc::new(RecordedFile::of_registered(Arc::new(object(number << 12, 0x10, 20 << 20))))
         };
-        assert!(sum(&objects.objects) <= MAX_BYTES && objects.objects.len() > 10);
+        objects.objects.extend((0..4).map(large));
+        assert_eq!(objects.known(1, object(0x3000, 0x10, 100)), Some(5));
         // Without samples none is told; with them, what there is room for.
         let added = (0..objects.objects.len()).collect();
         objects.changes.push(Change { process: 1, time: 5, added, gone: vec![] });
         assert_eq!(objects.recorded(), RegisteredCode::default());
         objects.objects.iter().skip(1).for_each(|object| object.note_sample());
         let recorded = objects.recorded();
-        assert_eq!(recorded.objects.len(), 2);
-        let expected = Change { process: 1, time: 5, added: vec![0, 1], gone: vec![] };
+        // Two of the large ones, and the last one.
+        assert_eq!(recorded.objects.len(), 3);
+        let expected = Change { process: 1, time: 5, added: vec![0, 1, 2], gone: vec![] };
         assert_eq!(recorded.changes, [expected]);
     }
 }
