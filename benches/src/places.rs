@@ -51,7 +51,7 @@ fn frame_size(function: u64) -> u8 {
     u8::try_from(16 + 8 * (function % 13)).unwrap()
 }
 
-/// The stack of functions that `next` numbers, called by one that nobody has called.
+/// The stack of functions that `next` numbers; the outermost frame is of a further one.
 fn snapshot(functions: u64, mut next: impl FnMut() -> u64) -> Snapshot<'static> {
     let pc = |module: u64, function| (module + 1) * APART + CODE + function * FUNCTION + PLACE;
     let mut words = Vec::new();

@@ -276,7 +276,7 @@ enum unwind_format {
   // A table in SFrame's format that was made of call frame information, as `unwind sframe
   // build` does: as Sframe, but its frames say so.
   UNWIND_FORMAT_SFRAME_OF_CALL_FRAMES = 4,
-  // Its table is still to come: a walk ends there with UNWIND_END_TABLE and may be done again, and nobody guesses.
+  // Its table is still to come: a walk ends there with UNWIND_END_TABLE and may be done again; no caller is guessed.
   UNWIND_FORMAT_AWAITED = 5,
 };
 

@@ -27,12 +27,13 @@
 #define UNWIND_SETUP_USER_ONLY (1 << 2)
 /*
  * A stack's record has one word more, before the first address: enum unwind_sample, from bit 8 on enum unwind_end, bit 16
- * if the stack is complete, and bit 17 if the walk ended in code whose table is awaited. Stacks that are lost have a record, too, without addresses. perf knows no such word.
+ * if the stack is complete, and bit 17 if the walk ended in code whose table is awaited. Stacks that are lost have a
+ * record, too, without addresses. perf knows no such word.
  */
 #define UNWIND_SETUP_TELL_ENDS (1 << 3)
 /*
  * Each file that is mapped gets a table by UNWIND_TABLE, unless the module finds one in memory. Until then walks end in its code,
- * and do not go on by the frame pointer.
+ * and no frame pointer is followed.
  */
 #define UNWIND_SETUP_AWAIT_TABLES (1 << 4)
 

@@ -93,7 +93,7 @@ impl RegisteredObjects {
     }
 
     /// What has changed in a process that runs: in its lists, if they are due to be read, or in memory for
-    /// code of theirs, which was mapped so many times. Code of files is at `texts`, and these objects are known.
+    /// code of theirs, which was mapped `mapped` times. Code of files is at `texts`; `known` objects have their places.
     pub(crate) fn look(
         &mut self,
         (process, time): (u32, u64),

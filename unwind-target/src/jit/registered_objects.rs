@@ -51,7 +51,7 @@ pub struct JitLists {
 }
 
 impl JitLists {
-    /// Those with their heads at these addresses, as far as so many are read.
+    /// Those with their heads at these addresses: the first eight, as more are not read.
     #[must_use]
     pub fn at(descriptors: impl IntoIterator<Item = u64>) -> Self {
         Self { descriptors: descriptors.into_iter().take(MAX_LISTS).collect() }
