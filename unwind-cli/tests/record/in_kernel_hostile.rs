@@ -114,7 +114,9 @@ fn more_files_than_there_is_room_for_and_60_000_mappings_take_bounded_memory() {
     for arguments in [&["files", "4", "4500"][..], &["mappings", "1", "60000"], &["remaps", "1"]] {
         let Some(ledger) = recorded(&program, arguments) else { return };
         assert!(number(&ledger, "written") > 30, "{ledger}");
-        assert_eq!((number(&ledger, "lost"), number(&ledger, "unmatched")), (0, 0), "{ledger}");
+        // A recorder that has no CPU for a while loses records of mappings, and says how many.
+        let (lost, told) = (number(&ledger, "lost"), number(&ledger, "lost_told"));
+        assert_eq!((lost, number(&ledger, "unmatched")), (told, 0), "{ledger}");
     }
 }
 
