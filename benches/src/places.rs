@@ -6,8 +6,10 @@ use crate::corpus::{Corpus, Module, Tables};
 
 /// Of how many modules the program is.
 const MODULES: u64 = 10;
-/// How far one is loaded from the next, and where its code is linked.
-const APART: u64 = 1 << 32;
+/// Where the first is loaded, about as Linux loads libraries, how far one is from the next, and where its code is
+/// linked. Places a multiple of 4 GiB apart would share the sets of the row cache.
+const LOADED: u64 = 0x7f31_a4c0_0000;
+const APART: u64 = 0x234_5000;
 const CODE: u64 = 0x1000;
 /// The bytes of a function. One has one place, a return address after its prologue.
 const FUNCTION: u64 = 64;
@@ -27,11 +29,11 @@ const RSP: usize = 7;
 pub fn corpus(places: u64) -> Corpus {
     assert!(places != 0 && places.is_multiple_of(MODULES), "there are ten modules");
     let functions = places / MODULES;
-    let modules = (1..=MODULES).map(|number| {
-        let bias = number * APART;
+    let modules = (0..MODULES).map(|number| {
+        let bias = LOADED + number * APART;
         let code = CODE..CODE + (functions + 1) * FUNCTION;
         let eh_frame = eh_frame(functions, code.end);
-        let tables = Tables::new(&format!("[places {number}]"), code.end, &eh_frame);
+        let tables = Tables::new(&format!("[places {}]", number + 1), code.end, &eh_frame);
         Module { text: code.start + bias..code.end + bias, bias, tables: Box::leak(tables.into()) }
     });
     let mut state = 0x1234_5678_9abc_def1_u64;
@@ -53,7 +55,7 @@ fn frame_size(function: u64) -> u8 {
 
 /// The stack of functions that `next` numbers; the outermost frame is of a further one.
 fn snapshot(functions: u64, mut next: impl FnMut() -> u64) -> Snapshot<'static> {
-    let pc = |module: u64, function| (module + 1) * APART + CODE + function * FUNCTION + PLACE;
+    let pc = |module: u64, function| LOADED + module * APART + CODE + function * FUNCTION + PLACE;
     let mut words = Vec::new();
     let mut rip = 0;
     for frame in 0..FRAMES {

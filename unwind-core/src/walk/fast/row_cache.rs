@@ -354,7 +354,7 @@ impl<const N: usize> RowCache<N> {
     #[inline]
     fn set_of(key: u64) -> usize {
         // Fibonacci hashing: the high bits of the product depend on all bits. Of
-        // an address the lower half tells enough.
+        // an address the lower half tells enough, but for those a multiple of 4 GiB apart.
         let low = u32::try_from(key & 0xffff_ffff).unwrap_or(0);
         let hash = low.wrapping_mul(0x9e37_79b1) >> Self::HASH_SHIFT;
         usize::try_from(hash).unwrap_or(0) & Self::PLACES & !(SET.wrapping_sub(1))
