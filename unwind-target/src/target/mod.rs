@@ -415,7 +415,7 @@ impl Target {
 
     /// Reads the frames of interpreters, of a core file or a process that stands still; those of copies were
     /// read when they were made. `stacks` are those of the threads, in the same order.
-    pub(crate) fn read_interpreters(&mut self, stacks: &[Stack]) {
+    pub fn read_interpreters(&mut self, stacks: &[Stack]) {
         if matches!(self.memory, TargetMemory::Captured(_)) {
             return;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use unwind_core::StepError;
-use unwind_target::{Frame, StackEnd, Untrusted};
+use unwind_target::{Frame, Interpreted, StackEnd, Untrusted};
 
 use crate::commands::explain::registers::register_name;
 use crate::commands::explain::row_place::RowPlace;
@@ -24,6 +24,7 @@ pub(super) struct ExplanationReport<'e> {
     thread: i32,
     name: Option<&'e Untrusted>,
     arch: Option<&'static str>,
+    interpreted: Option<&'e Interpreted>,
     frames: Vec<ExplainedFrame<'e>>,
     end: &'e StackEnd,
     advice: Option<&'static str>,
@@ -87,6 +88,7 @@ impl<'e> ExplanationReport<'e> {
             thread: thread.id,
             name: thread.name.as_ref(),
             arch: thread.arch,
+            interpreted: thread.interpreted.as_ref(),
             frames: frames.map(|(frame, step)| explanation.frame(frame, step)).collect(),
             end: &thread.end,
             advice: advice(&thread.end, failure),

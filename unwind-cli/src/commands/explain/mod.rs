@@ -41,7 +41,8 @@ use crate::open_files;
 /// that says where its caller is and where in which file that row is, what was read and
 /// what was checked. At the end: why there are no more frames, and what gdb would say.
 ///
-/// The walk is that of `unwind stack`, with all that it asks for written down. Of a sample without
+/// The walk is that of `unwind stack`, with all that it asks for written down, and with the calls that an
+/// interpreter executes before the frame that executes them. Of a sample without
 /// its stack it is what the recording says, with the rows that the files have now.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
@@ -119,7 +120,7 @@ its registers and its copy of the stack. Of others the addresses are known, and 
 JSON (its JSON Schema: docs/schema/explain.json), with names escaped as
 `unwind --help` says: one object with
   schema    1; rises when a field changes its meaning or goes
-  thread, name, arch
+  thread, name, arch, interpreted (as `unwind stack --json` has it, or null)
   frames    innermost first, each with all that `unwind stack --json` has of it, and
     registers   by name, as far as they are known; hexadecimal text, as all addresses
     cfa         the CFA, or null
@@ -257,6 +258,7 @@ fn explain(
     let switches = SwitchNames::new(&args.stack_switch);
     let Walked { stack, steps, failure } =
         walk(target, &registers, &switches, args.max_frames, sample.map(|note| &note.sample.space));
+    target.read_interpreters(std::slice::from_ref(&stack));
     target.release()?;
     let mut warnings = TableWarnings::default();
     warnings.add(&target.modules);

@@ -13,7 +13,7 @@ use crate::commands::explain::registers::register_name;
 use crate::commands::explain::row_place::{RowPlace, Signed, in_call_frames, in_sframe};
 use crate::commands::explain::walk::Step;
 use crate::commands::explain::watched::{Event, Source};
-use crate::commands::stack::text::write_frame;
+use crate::commands::stack::text::{write_doubt, write_frame, write_interpreted};
 
 /// What is written about one stack.
 pub(super) struct Explanation<'t> {
@@ -35,6 +35,7 @@ impl Explanation<'_> {
         for (number, (frame, step)) in self.thread.frames.iter().zip(self.steps).enumerate() {
             let next = self.steps.get(number.saturating_add(1)).map(|next| next.frame);
             writeln!(out)?;
+            write_interpreted(out, &frame.interpreted)?;
             write_frame(out, number, self.thread.arch, frame)?;
             self.write_step(out, frame, step, next)?;
         }
@@ -106,7 +107,9 @@ impl Explanation<'_> {
     fn write_end(&self, out: &mut impl Write) -> io::Result<()> {
         let StackEnd { complete, text, .. } = &self.thread.end;
         let completeness = if *complete { "complete" } else { "incomplete" };
-        writeln!(out, "\n{completeness}: {text}")?;
+        writeln!(out)?;
+        write_doubt(out, self.thread)?;
+        writeln!(out, "{completeness}: {text}")?;
         if let Some(advice) = advice(&self.thread.end, self.failure) {
             writeln!(out, "  {advice}")?;
         }
