@@ -122,6 +122,56 @@ fn text_has_calls_of_python_before_their_native_frames_or_alone() {
 }
 
 #[test]
+fn an_explanation_has_the_calls_of_python_at_the_same_frames() {
+    let Some(target) = python() else { return };
+    let id = target.id().to_string();
+    let output = run(["explain", "--pid", &id, "--json"]);
+    let explained: Value = serde_json::from_slice(&output.stdout).unwrap();
+    Schema::of("explain").check(&explained, &["interpreted", "rbp…", "rsp…"]);
+    let thread = &report_of(&target, &[])["threads"][0];
+    assert_eq!(calls(&explained), calls(thread));
+    assert_eq!(names(&explained), CALLS);
+    assert_eq!(explained["interpreted"], thread["interpreted"]);
+    let output = run(["explain", "--pid", &id]);
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<_> = lines.lines().collect();
+    let call = lines.iter().position(|line| line.ends_with("wait at <string>:11")).unwrap();
+    let frame = lines[call..].iter().find(|line| line.trim_start().starts_with('#')).unwrap();
+    assert!(frame.contains("_PyEval_EvalFrameDefault"), "{lines:#?}");
+}
+
+#[test]
+fn calls_of_python_have_the_text_of_their_lines_where_the_file_is_there() {
+    let folder = scratch("python_source");
+    let program = folder.join("program.py");
+    std::fs::write(&program, NESTED).unwrap();
+    let Some(python) = tool("python3") else { return };
+    let mut command = Command::new(python);
+    // By its name alone: what the process has it as is relative.
+    let target = Target::start_command(command.arg("program.py").current_dir(&folder));
+    target.wait_for_state("S");
+    let report = report_of(&target, &["--source"]);
+    Schema::of("stack").check(&report, &["interpreted", "text"]);
+    let frames = threads(&report)[0]["frames"].as_array().unwrap();
+    let calls = frames.iter().filter_map(|frame| frame["interpreted"].as_array()).flatten();
+    let texts: Vec<_> = calls.map(|call| call["text"].as_str().unwrap()).collect();
+    let line = |number: usize| NESTED.lines().nth(number - 1).unwrap().trim();
+    assert_eq!(texts, [11, 8, 8, 6, 5, 12].map(line));
+    let id = target.id().to_string();
+    let output = run(["stack", "--pid", &id, "--source", "--interpreted"]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let shown: Vec<_> = shown.lines().collect();
+    let call = shown.iter().position(|line| line.ends_with("wait at program.py:11")).unwrap();
+    assert_eq!(shown[call + 1].trim(), "time.sleep(600)");
+    // Without being asked for there is none, and none of what has no file.
+    std::fs::remove_file(&program).unwrap();
+    for options in [&[][..], &["--source"]] {
+        let report = report_of(&target, options);
+        assert!(!report.to_string().contains("time.sleep(600)"), "{report:#}");
+    }
+}
+
+#[test]
 fn a_core_has_the_calls_of_python_that_its_process_had() {
     let Some(target) = python() else { return };
     let (Some(_), Some(gcore)) = (tool("gdb"), tool("gcore")) else { return };

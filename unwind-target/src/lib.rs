@@ -140,6 +140,7 @@ pub use crate::stack::frame::{FoundBy, Frame};
 pub use crate::stack::naming::Naming;
 pub use crate::stack::options::WalkOptions;
 pub use crate::stack::process::Process;
+pub use crate::stack::source_text::SourceFiles;
 pub use crate::stack::stacks::{Stacks, ThreadStack};
 pub use crate::stack::symbol::{Inlined, Source, Symbol};
 pub use crate::stack::symbolizer::{Symbolizer, Symbols};

@@ -1,16 +1,13 @@
 //! The lines of the source at which functions were sampled themselves, and their text.
 //!
 //! Paths are those of the compiler, so the maker of a program chooses which files are named.
-//! Only files with a name as that of a source are read, and only lines around samples are shown.
+//! Only lines around samples are shown.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use unwind_target::files::regular_file;
+use unwind_target::files::{regular_file, source_file};
 use unwind_target::lines::place::{Place, Places};
 use unwind_target::untrusted::escaped;
 
@@ -25,18 +22,11 @@ const MAX_FILES: usize = 64;
 const MAX_ADDRS: usize = 8 << 10;
 const TIME: Duration = Duration::from_secs(20);
 
-/// How many bytes of a source are read at most, how many lines stand around a sampled one, how
-/// many characters of a line are shown, and how many bytes of all lines.
-const MAX_SOURCE: u64 = 8 << 20;
+/// How many lines stand around a sampled one, how many characters of a line are shown, and how many bytes
+/// of all lines.
 const AROUND: u32 = 3;
 const MAX_LINE: usize = 240;
 const MAX_TEXT: usize = 8 << 20;
-
-/// The ends of names of sources.
-const SOURCES: [&str; 28] = [
-    "ads", "adb", "asm", "c", "cc", "cpp", "cppm", "cxx", "d", "f", "f90", "go", "h", "hh", "hpp",
-    "hs", "hxx", "inc", "inl", "ixx", "m", "ml", "nim", "pas", "rs", "s", "swift", "zig",
-];
 
 /// Samples of a function at a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,24 +213,16 @@ fn read_lines(
     room: &mut usize,
 ) -> Option<(BTreeMap<u32, String>, Option<SystemTime>)> {
     let path = Path::new(path);
-    if !is_source(path) {
+    if !path.is_absolute() || !source_file::is_source(path) {
         return None;
     }
-    let file: File = regular_file::open(path).ok()?;
+    let file = regular_file::open(path).ok()?;
     let changed = file.metadata().ok()?.modified().ok();
     let mut lines = BTreeMap::new();
-    let mut input = BufReader::new(file.take(MAX_SOURCE));
-    let last = wanted.last().copied()?;
-    for number in 1..=last {
-        let mut line = Vec::new();
-        if input.read_until(b'\n', &mut line).ok()? == 0 {
-            break;
-        }
-        if wanted.contains(&number) {
-            let shown = shown_code(line.trim_ascii_end());
-            *room = room.checked_sub(shown.len())?;
-            lines.insert(number, shown);
-        }
+    for (number, line) in source_file::lines(file, wanted).ok()? {
+        let shown = shown_code(&line);
+        *room = room.checked_sub(shown.len())?;
+        lines.insert(number, shown);
     }
     Some((lines, changed))
 }
@@ -253,10 +235,4 @@ fn shown_code(line: &[u8]) -> String {
     });
     let parts: Vec<String> = parts.collect();
     parts.join("\\").chars().take(MAX_LINE).collect()
-}
-
-/// Whether a file is called as a source is.
-fn is_source(path: &Path) -> bool {
-    let end = path.extension().map(|end| end.as_bytes().to_ascii_lowercase());
-    path.is_absolute() && end.is_some_and(|end| SOURCES.iter().any(|name| name.as_bytes() == end))
 }

@@ -8,7 +8,6 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use unwind_core::{Memory, VirtAddr};
 
 use crate::elf::ElfFile;
@@ -86,7 +85,7 @@ impl Search<'_> {
     /// What has the name here.
     fn here(&self) -> io::Result<File> {
         match self.sysroot {
-            Some(sysroot) => open_in(sysroot, self.path),
+            Some(sysroot) => regular_file::open_in(sysroot, self.path),
             None => regular_file::open(self.path),
         }
     }
@@ -183,15 +182,6 @@ impl Holder<'_> {
     fn of_process(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{name}", self.thread))
     }
-}
-
-/// Opens a file of a machine whose files are below `sysroot`, links among them as they are
-/// there.
-fn open_in(sysroot: &Path, path: &Path) -> io::Result<File> {
-    let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(sysroot)?;
-    let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::IN_ROOT);
-    let file = openat2(&root, path, flags, Mode::empty(), resolve)?;
-    regular_file::open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
 }
 
 /// The files that a process maps, opened when they are needed: also after the process has

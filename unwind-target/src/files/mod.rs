@@ -6,3 +6,4 @@ pub(crate) mod debug_servers;
 pub mod mapped_file;
 pub mod regular_file;
 pub mod same_file;
+pub mod source_file;

@@ -47,6 +47,19 @@ pub(crate) fn open_below(root: &Path, path: &Path) -> io::Result<File> {
     reopen(&File::from(handle))
 }
 
+/// Opens a file of a machine whose files are below `sysroot`, links among them as they are
+/// there.
+///
+/// # Errors
+///
+/// As [`open`].
+pub(crate) fn open_in(sysroot: &Path, path: &Path) -> io::Result<File> {
+    let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(sysroot)?;
+    let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::IN_ROOT);
+    let file = openat2(&root, path, flags, Mode::empty(), resolve)?;
+    reopen(&File::from(file))
+}
+
 fn open_with(path: &Path, flags: i32) -> io::Result<File> {
     reopen(&OpenOptions::new().read(true).custom_flags(libc::O_PATH | flags).open(path)?)
 }

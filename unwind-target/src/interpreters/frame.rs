@@ -23,6 +23,9 @@ pub struct InterpretedFrame {
     pub line: Option<u32>,
     /// The line where the function starts, if that is known.
     pub start: Option<u32>,
+    /// The text of the line, if [that was read](crate::Stacks::read_source).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<Untrusted>,
 }
 
 /// What executes a call.

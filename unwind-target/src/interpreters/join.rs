@@ -139,6 +139,7 @@ mod tests {
             file: None,
             line: None,
             start: None,
+            text: None,
         };
         Run { anchor, frames: vec![frame] }
     }

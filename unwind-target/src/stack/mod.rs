@@ -7,6 +7,7 @@ pub mod naming;
 pub(crate) mod options;
 pub(crate) mod process;
 mod source_lines;
+pub(crate) mod source_text;
 pub mod stacks;
 pub(crate) mod symbol;
 pub(crate) mod symbolizer;

@@ -85,6 +85,7 @@ fn place(symbol: &mut Symbol, places: &[Place], parameters: Parameters, room: &m
         file: own.file.as_ref().map(Untrusted::from),
         line: own.line,
         column: own.column,
+        text: None,
         inlined: inlined.iter().map(|place| inlined_function(place, parameters)).collect(),
     };
     room.fit([&mut source.file]);
@@ -107,5 +108,5 @@ fn inlined_function(place: &Place, parameters: Parameters) -> Inlined {
         None => (name, None),
     };
     let file = place.file.as_ref().map(Untrusted::from);
-    Inlined { function, mangled, file, line: place.line, column: place.column }
+    Inlined { function, mangled, file, line: place.line, column: place.column, text: None }
 }

@@ -48,6 +48,9 @@ pub struct Source {
     pub line: Option<u32>,
     /// From 1.
     pub column: Option<u32>,
+    /// The text of the line, if [that was read](crate::Stacks::read_source).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<Untrusted>,
     /// The functions that are inlined there, innermost first.
     pub inlined: Vec<Inlined>,
 }
@@ -67,6 +70,9 @@ pub struct Inlined {
     pub line: Option<u32>,
     /// From 1.
     pub column: Option<u32>,
+    /// The text of the line, if [that was read](crate::Stacks::read_source).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<Untrusted>,
 }
 
 impl Symbol {

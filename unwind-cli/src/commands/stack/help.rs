@@ -98,6 +98,8 @@ JSON (its JSON Schema: docs/schema/stack.json), with names escaped as
       mangled           the name in the file where it was mangled, or null
       function_offset   bytes from the function's start to the pc, or null
       file, line, column  where in the source that is, or null
+      text              with --source, where it is there: the line of the source, without
+                        blanks around it; inlined and interpreted functions have it, too
       inlined           functions whose code is inlined there, innermost first, each
                         with function, mangled, file, line and column as above: the
                         first is where the pc is, the frame's own file and line is

@@ -7,7 +7,7 @@ pub(crate) mod text;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::rc::Rc;
 use std::thread::sleep;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use unwind_profile::engine::caller_signals::command_with_signals;
 use unwind_target::target::Target;
-use unwind_target::{Core, HoldLimit, Naming, Process, Stacks, WalkOptions, Walked};
+use unwind_target::{Core, HoldLimit, Naming, Process, SourceFiles, Stacks, WalkOptions, Walked};
 
 use crate::after_limit::AfterLimit;
 use crate::coloured;
@@ -137,6 +137,10 @@ pub(crate) struct Args {
     #[arg(long)]
     no_lines: bool,
 
+    /// Show the text of the lines, as the sources of the process, or below --sysroot, have them now
+    #[arg(long)]
+    source: bool,
+
     #[command(flatten)]
     debug_directories: DebugDirectories,
 
@@ -219,6 +223,13 @@ impl Args {
         }
     }
 
+    fn source_files(&self, process: i32) -> SourceFiles {
+        match &self.core {
+            Some(_) => SourceFiles::below(self.sysroot.as_deref().unwrap_or(Path::new("/"))),
+            None => SourceFiles::of_process(process),
+        }
+    }
+
     fn hold_limit(&self) -> HoldLimit {
         let then = match (self.pid, self.kill) {
             (Some(_), _) => AfterLimit::Continue,
@@ -289,6 +300,9 @@ fn print(args: &Args, mut walked: Walked) -> Result<(), Failure> {
     let mut stacks = walked.name(&args.naming()?)?;
     if args.interpreted {
         stacks.keep_interpreted();
+    }
+    if args.source {
+        stacks.read_source(&args.source_files(stacks.process));
     }
     let form = Form { json: args.json, interpreted: args.interpreted };
     let mut out = coloured::stdout();

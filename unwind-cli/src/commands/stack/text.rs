@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use anstyle::Style;
 use unwind_core::CacheStats;
 use unwind_target::counted::counted;
-use unwind_target::{FoundBy, Frame, InterpretedFrame, StackEnd, Stacks, ThreadStack};
+use unwind_target::{FoundBy, Frame, InterpretedFrame, StackEnd, Stacks, ThreadStack, Untrusted};
 
 use crate::coloured::{INTERPRETED, LESS_SURE, MISSING, SURE};
 
@@ -49,18 +49,37 @@ fn write_thread(
             write_frame(out, number, thread.arch, frame)?;
         }
     }
-    if let Some(doubt) = thread.interpreted.as_ref().filter(|interpreted| !interpreted.complete) {
-        write_interpreted(out, &doubt.unplaced)?;
-        writeln!(out, "  {MISSING}{}{MISSING:#}: {}", doubt.interpreter, doubt.text)?;
-    }
+    write_doubt(out, thread)?;
     write_end(out, &thread.end)
 }
 
+/// Writes what is in doubt of the calls of an interpreter: those without a frame, and why.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_doubt(out: &mut impl Write, thread: &ThreadStack) -> io::Result<()> {
+    let Some(doubt) = thread.interpreted.as_ref().filter(|interpreted| !interpreted.complete)
+    else {
+        return Ok(());
+    };
+    write_interpreted(out, &doubt.unplaced)?;
+    writeln!(out, "  {MISSING}{}{MISSING:#}: {}", doubt.interpreter, doubt.text)
+}
+
 /// Writes calls that an interpreter executes.
-fn write_interpreted(out: &mut impl Write, frames: &[InterpretedFrame]) -> io::Result<()> {
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_interpreted(
+    out: &mut impl Write,
+    frames: &[InterpretedFrame],
+) -> io::Result<()> {
     for frame in frames {
         let (blank, language) = ("", frame.language);
         writeln!(out, "  {blank:<25}{INTERPRETED}{language:<10}{INTERPRETED:#} {frame}")?;
+        write_source(out, 16, frame.text.as_ref())?;
     }
     Ok(())
 }
@@ -125,9 +144,21 @@ pub(crate) fn write_frame(
     for inlined in &frame.symbol.source.inlined {
         let blank = "";
         writeln!(out, "  {blank:<4}   {blank:width$}  inlined    {}", inlined)?;
+        write_source(out, width, inlined.text.as_ref())?;
     }
     let (pc, style, found_by) = (frame.pc, style(frame), found_by(frame));
-    writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {style}{found_by:<9}{style:#}  {}", frame.symbol)
+    writeln!(
+        out,
+        "  #{number:<3} 0x{pc:0width$x}  {style}{found_by:<9}{style:#}  {}",
+        frame.symbol
+    )?;
+    write_source(out, width, frame.symbol.source.text.as_ref())
+}
+
+/// Writes the text of a line, further in than the functions of code whose addresses have `width` digits.
+fn write_source(out: &mut impl Write, width: usize, text: Option<&Untrusted>) -> io::Result<()> {
+    let column = width.saturating_add(24);
+    text.map_or(Ok(()), |text| writeln!(out, "{:column$}{text}", ""))
 }
 
 /// Green for what tables and the kernel say, yellow for what was taken on weaker grounds.

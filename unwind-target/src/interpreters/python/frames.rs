@@ -50,7 +50,15 @@ pub(super) fn read_frame<M: Memory>(
     memory.count(code.names_len())?;
     let (function, file) = (code.function.clone(), code.file.clone());
     let kind = CallKind::Interpreted;
-    Ok(Some(InterpretedFrame { language: "python", kind, function, file, line, start: None }))
+    Ok(Some(InterpretedFrame {
+        language: "python",
+        kind,
+        function,
+        file,
+        line,
+        start: None,
+        text: None,
+    }))
 }
 
 /// Where the instructions start of the copy of code that a thread executes. The first copy is the code's own.

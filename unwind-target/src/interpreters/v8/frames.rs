@@ -246,6 +246,7 @@ impl Calls {
             file: None,
             line: None,
             start: None,
+            text: None,
         })
     }
 }

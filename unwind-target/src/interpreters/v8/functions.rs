@@ -161,6 +161,14 @@ impl Function {
         let len = |text: &Option<Untrusted>| text.as_ref().map_or(0, |text| text.as_bytes().len());
         heap.memory.count(len(&self.name).saturating_add(len(&file)))?;
         let function = self.name.clone();
-        Ok(InterpretedFrame { language: "javascript", kind, function, file, line, start })
+        Ok(InterpretedFrame {
+            language: "javascript",
+            kind,
+            function,
+            file,
+            line,
+            start,
+            text: None,
+        })
     }
 }
