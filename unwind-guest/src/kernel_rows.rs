@@ -1,9 +1,11 @@
 //! What the sources of a kernel's rows have in common.
 
+use core::fmt;
+
 use unwind_core::{BaseReg, CfaRule, FrameContext, Memory, RegRule, Row, RowSource, StepError};
-use unwind_x86::paging::{Access, PagedMemory, PhysicalMemory};
 
 use crate::kernel_code::LinuxKernel;
+use crate::parts::VcpuMemory;
 use crate::saved_registers::{Interrupted, RBP, RIP, RSP, SavedRegisters, Whose};
 use crate::stack::UserCode;
 use crate::vcpu::CodeKind;
@@ -27,9 +29,9 @@ impl Entry {
     /// # Errors
     ///
     /// Why there is none, or what is not known of it.
-    pub fn user_code<P: PhysicalMemory, const PAGES: usize>(
+    pub fn user_code<M: VcpuMemory>(
         self,
-        memory: &mut PagedMemory<P, PAGES>,
+        memory: &mut M,
     ) -> Result<(CodeKind, Interrupted), UserCode> {
         let saved = match self {
             Self::User(saved) => saved,
@@ -38,14 +40,13 @@ impl Entry {
         };
         let interrupted = saved.read(memory).map_err(UserCode::Unreadable)?;
         let code = interrupted.code().ok_or(UserCode::Segment(interrupted.cs))?;
-        let space = memory.space().access(Access::User);
-        memory.switch(space);
+        memory.read_as_user();
         Ok((code, interrupted))
     }
 }
 
 /// A source of a kernel's rows that knows how the kernel was entered.
-pub trait KernelRows: RowSource<LinuxKernel> {
+pub trait KernelRows: RowSource<LinuxKernel, Error: fmt::Display> {
     /// Forgets the walk before.
     fn begin(&mut self);
 

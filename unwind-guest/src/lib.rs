@@ -10,6 +10,8 @@
 //! |---|---|
 //! | [`VcpuRegisters`] | the registers, as KVM has them, and what they say: privilege, kind of code, address space |
 //! | [`GuestWalker`] | walks the stack of a vCPU into a [`GuestStack`]: two parts, each with provenance and end |
+//! | [`GuestRows`] | rows that are kept from one walk to the next |
+//! | [`StackParts`] | for a host that takes more of each frame than a [`GuestStack`] has |
 //! | [`orc`] | ORC tables, of each layout that Linux had, in sections of a file or in guest memory |
 //! | [`find_kernel`] | how far KASLR has moved a kernel |
 //! | [`KernelFramePointers`] | the rows of a kernel that keeps frame pointers |
@@ -22,7 +24,7 @@
 //! use unwind_core::VirtAddr;
 //! use unwind_guest::orc::{OrcError, OrcLayout, OrcRows, OrcTable};
 //! use unwind_guest::paging::PhysicalMemory;
-//! use unwind_guest::{GuestStack, GuestWalker, VcpuRegisters};
+//! use unwind_guest::{GuestRows, GuestStack, GuestWalker, VcpuRegisters};
 //! use unwind_x86::SignalTrampolines;
 //!
 //! /// Sections of the guest's `vmlinux`, and how far KASLR has moved it.
@@ -39,10 +41,11 @@
 //!     let (ips, linked_at) = kernel.orc_unwind_ip;
 //!     let ips = (ips, VirtAddr::new(linked_at.wrapping_add(kernel.moved_by)));
 //!     let tables = [OrcTable::from_sections(layout, ips, kernel.orc_unwind)?];
-//!     // A monitor keeps the walker, and with it rows of the kernel. In place of the trampolines come the tables of
+//!     // A monitor keeps the rows from one walk to the next. In place of the trampolines come the tables of
 //!     // programs, as of `unwind-cfi`.
-//!     let mut walker: GuestWalker<_, _, _> =
-//!         GuestWalker::new(OrcRows::new(&tables), SignalTrampolines, SignalTrampolines);
+//!     let mut rows: GuestRows = GuestRows::new();
+//!     let orc = OrcRows::new(&tables);
+//!     let mut walker = GuestWalker::new(&mut rows, orc, SignalTrampolines, SignalTrampolines);
 //!     let mut stack: GuestStack = GuestStack::new();
 //!     walker.walk(vcpu, memory, &mut stack);
 //!     for (part, trace) in [("kernel", stack.kernel()), ("user", stack.user())] {
@@ -80,6 +83,7 @@ mod kernel_code;
 mod kernel_rows;
 pub mod linux;
 pub mod orc;
+mod parts;
 mod saved_registers;
 mod stack;
 mod vcpu;
@@ -91,7 +95,8 @@ pub use frame_pointers::KernelFramePointers;
 pub use kaslr::find_kernel;
 pub use kernel_code::{AddressHalf, LinuxKernel};
 pub use kernel_rows::{Entry, KernelRows};
+pub use parts::{StackPart, StackParts, VcpuMemory};
 pub use saved_registers::{Interrupted, SavedRegisters};
 pub use stack::{GuestStack, UserCode};
 pub use vcpu::{CodeKind, Segment, VcpuRegisters};
-pub use walker::GuestWalker;
+pub use walker::{GuestRows, GuestWalker};

@@ -1,8 +1,14 @@
 //! The stack of a vCPU, in two parts.
 
-use unwind_core::{End, PackedFrame, StepError, Trace, VirtAddr};
+use core::fmt;
+
+use unwind_core::{
+    Arch, End, PackedFrame, ReturnAddresses, RowSource, RowStore, StepError, Trace, VirtAddr,
+    Walker,
+};
 use unwind_x86::paging::Fault;
 
+use crate::parts::{StackPart, StackParts, VcpuMemory};
 use crate::vcpu::CodeKind;
 
 /// The stack of what a vCPU executes: the kernel's frames, and those of the user code that has
@@ -11,17 +17,17 @@ use crate::vcpu::CodeKind;
 /// `N` is how many frames either part has room for.
 #[derive(Clone, Debug)]
 pub struct GuestStack<const N: usize = 126> {
-    pub(crate) kernel: Part<N>,
-    pub(crate) user: Part<N>,
-    pub(crate) user_code: UserCode,
+    kernel: Part<N>,
+    user: Part<N>,
+    user_code: UserCode,
 }
 
 /// One part.
 #[derive(Clone, Debug)]
-pub(crate) struct Part<const N: usize> {
-    pub(crate) code: Option<CodeKind>,
-    pub(crate) trace: Trace<[PackedFrame; N]>,
-    pub(crate) fault: Option<Fault>,
+struct Part<const N: usize> {
+    code: Option<CodeKind>,
+    trace: Trace<[PackedFrame; N]>,
+    fault: Option<Fault>,
 }
 
 /// What is known of the user code of a stack.
@@ -134,6 +140,38 @@ impl<const N: usize> GuestStack<N> {
     }
 }
 
+impl<const N: usize> StackParts for GuestStack<N> {
+    fn walk<A, S, F, T, C, M>(
+        &mut self,
+        part: StackPart,
+        mut walker: Walker<A, S, F, T, C>,
+        regs: A::Regs,
+        memory: &mut M,
+    ) -> bool
+    where
+        A: Arch,
+        S: RowSource<A, Error: fmt::Display>,
+        F: RowSource<A>,
+        F::Error: Into<S::Error>,
+        T: ReturnAddresses,
+        C: RowStore,
+        M: VcpuMemory,
+    {
+        let (part, code) = match part {
+            StackPart::Kernel(code) => (&mut self.kernel, code),
+            StackPart::User(code) => (&mut self.user, code),
+        };
+        part.code = Some(code);
+        walker.trace(regs, memory, &mut part.trace);
+        part.keep_fault(memory.last_fault());
+        part.trace.end() == Some(End::Outermost)
+    }
+
+    fn user_code(&mut self, user_code: UserCode) {
+        self.user_code = user_code;
+    }
+}
+
 impl<const N: usize> Default for GuestStack<N> {
     fn default() -> Self {
         Self::new()
@@ -155,7 +193,7 @@ impl<const N: usize> Part<N> {
     }
 
     /// Keeps the reason of a read that has failed, if the walk has ended by it.
-    pub(crate) fn keep_fault(&mut self, last: Option<(VirtAddr, Fault)>) {
+    fn keep_fault(&mut self, last: Option<(VirtAddr, Fault)>) {
         let Some(End::Step(StepError::Unreadable { addr, .. })) = self.trace.end() else { return };
         // A read that continues on the next page has failed there.
         let is_that = |at: VirtAddr| at.get().wrapping_sub(addr.get()) < LONGEST_READ;

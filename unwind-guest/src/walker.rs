@@ -1,13 +1,17 @@
 //! The walk of a vCPU's stack.
 
-use unwind_core::{CacheStats, End, KeyedRange, RowCache, RowKeys, RowSource, VirtAddr, Walker};
+use core::convert::Infallible;
+use core::fmt;
+
+use unwind_core::{CacheStats, KeyedRange, RowCache, RowKeys, RowSource, VirtAddr, Walker};
 use unwind_x86::paging::{PagedMemory, PhysicalMemory};
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, X86_64, X86_64Regs};
 
 use crate::kernel_code::{AddressHalf, LinuxKernel};
 use crate::kernel_rows::KernelRows;
+use crate::parts::{StackPart, StackParts, VcpuMemory};
 use crate::saved_registers::Interrupted;
-use crate::stack::{GuestStack, Part, UserCode};
+use crate::stack::{GuestStack, UserCode};
 use crate::vcpu::{CodeKind, VcpuRegisters};
 
 /// How many pages are remembered while one stack is walked, 16 bytes each.
@@ -16,32 +20,89 @@ const PAGES: usize = 32;
 /// Walks the stacks of the vCPUs of one guest, one at a time.
 ///
 /// `K` has the rows of the kernel, `U` those of 64-bit and `I` those of 32-bit user code, or of a 32-bit
-/// kernel. Rows are kept, `ROWS` at most of each (a power of two): those of the kernel, since all its tasks have them, and
-/// those of 64-bit user code that the host has [keys](Self::walk_by_key) for.
+/// kernel.
 ///
 /// Where a source has no row, a frame pointer is followed, and the frame that it leads to is marked as one
-/// before which callers may be missing. Whoever wants another fallback, or more of a frame, has the parts
-/// of this: [`VcpuRegisters`], [`LinuxKernel`], [`AddressHalf`] and [`KernelRows`] for a
-/// [`Walker`].
-#[derive(Clone, Debug)]
-pub struct GuestWalker<K, U, I, const ROWS: usize = 1024> {
-    kernel: K,
+/// before which callers may be missing, unless the host has [another fallback](Self::fallback). Whoever wants more
+/// of a frame takes them by [`StackParts`].
+#[derive(Debug)]
+pub struct GuestWalker<'r, K, U, I, F = FramePointers, const ROWS: usize = 1024> {
+    /// `None`: of a kernel that it does not know.
+    kernel: Option<K>,
     user: U,
     narrow: I,
-    rows: RowCache<ROWS>,
-    user_rows: RowCache<ROWS>,
+    fallback: F,
+    rows: &'r mut GuestRows<ROWS>,
 }
 
-impl<K, U, I, const ROWS: usize> GuestWalker<K, U, I, ROWS>
+/// Rows that are kept from one walk to the next, `ROWS` at most of the kernel and of user code (a power of two): those
+/// of the kernel, since all its tasks have them, and those of 64-bit user code that the host has
+/// [keys](GuestWalker::walk_by_key) for.
+#[derive(Clone, Debug, Default)]
+pub struct GuestRows<const ROWS: usize = 1024> {
+    kernel: RowCache<ROWS>,
+    user: RowCache<ROWS>,
+}
+
+impl<const ROWS: usize> GuestRows<ROWS> {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { kernel: RowCache::new(), user: RowCache::new() }
+    }
+
+    /// Forgets the rows of the kernel, as where other modules have been loaded.
+    pub fn clear_kernel(&mut self) {
+        self.kernel.clear();
+    }
+
+    /// How often a row was kept, and how often it was looked up.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        self.kernel.stats().with(self.user.stats())
+    }
+}
+
+impl<'r, K, U, I, const ROWS: usize> GuestWalker<'r, K, U, I, FramePointers, ROWS>
 where
     K: KernelRows,
-    U: RowSource<X86_64>,
-    I: RowSource<Ia32>,
+    U: RowSource<X86_64, Error: fmt::Display>,
+    I: RowSource<Ia32, Error: fmt::Display>,
 {
     /// A walker with these sources; [`Empty`](unwind_core::Empty) is one without rows.
     #[must_use]
-    pub fn new(kernel: K, user: U, narrow: I) -> Self {
-        Self { kernel, user, narrow, rows: RowCache::new(), user_rows: RowCache::new() }
+    pub const fn new(rows: &'r mut GuestRows<ROWS>, kernel: K, user: U, narrow: I) -> Self {
+        Self::of_any_kernel(rows, Some(kernel), user, narrow)
+    }
+
+    /// The same of a guest whose kernel may have no rows of its own: 64-bit code of it is walked by those of user
+    /// code, then, and what has entered it is not known.
+    #[must_use]
+    pub const fn of_any_kernel(
+        rows: &'r mut GuestRows<ROWS>,
+        kernel: Option<K>,
+        user: U,
+        narrow: I,
+    ) -> Self {
+        Self { kernel, user, narrow, fallback: FramePointers, rows }
+    }
+}
+
+impl<'r, K, U, I, F, const ROWS: usize> GuestWalker<'r, K, U, I, F, ROWS>
+where
+    K: KernelRows,
+    U: RowSource<X86_64, Error: fmt::Display>,
+    I: RowSource<Ia32, Error: fmt::Display>,
+    F: RowSource<LinuxKernel, Error = Infallible>
+        + RowSource<X86_64, Error = Infallible>
+        + RowSource<Ia32, Error = Infallible>
+        + Copy,
+{
+    /// Continues by this where a source has no row, as [`Walker::fallback`] says.
+    #[must_use]
+    pub fn fallback<G>(self, fallback: G) -> GuestWalker<'r, K, U, I, G, ROWS> {
+        let Self { kernel, user, narrow, rows, .. } = self;
+        GuestWalker { kernel, user, narrow, fallback, rows }
     }
 
     /// Walks the stack of what a vCPU executes into `stack`, which is emptied first. It must not run
@@ -68,100 +129,103 @@ where
         stack: &mut GuestStack<N>,
     ) {
         stack.clear();
-        self.kernel.begin();
         let mut memory = PagedMemory::<P, PAGES>::with_tlb(physical, vcpu.address_space());
-        let code = vcpu.code();
+        self.walk_parts(vcpu, &mut memory, keys, stack);
+    }
+
+    /// The same for a host that takes the frames itself, and has the memory that the code reads which the vCPU
+    /// executes.
+    pub fn walk_parts<M: VcpuMemory, Q: RowKeys, T: StackParts>(
+        &mut self,
+        vcpu: &VcpuRegisters,
+        memory: &mut M,
+        keys: Q,
+        parts: &mut T,
+    ) {
+        let (cpu, code) = (vcpu.x86_64(), vcpu.code());
+        let wide = vcpu.x86_64_registers();
+        let mut user_code = UserCode::Unknown;
         match code {
             CodeKind::Sixteen => {}
             _ if vcpu.is_user() => {
-                stack.user_code = UserCode::Running;
-                let regs = (vcpu.x86_64_registers(), vcpu.ia32_registers());
-                let part = &mut stack.user;
-                self.walk_user((vcpu.x86_64(), code), regs, keys, &mut memory, part);
+                parts.user_code(UserCode::Running);
+                let regs = (wide, vcpu.ia32_registers());
+                return self.walk_user((cpu, code), regs, keys, memory, parts);
             }
-            CodeKind::X86_64 => {
-                self.walk_kernel(vcpu, &mut memory, &mut stack.kernel);
-                if ends(&stack.kernel) {
-                    let part = &mut stack.user;
-                    stack.user_code = self.walk_entered(vcpu, keys, &mut memory, part);
+            CodeKind::X86_64 => match &mut self.kernel {
+                Some(kernel) => {
+                    kernel.begin();
+                    let walker = Walker::new(LinuxKernel::new(cpu), &mut *kernel);
+                    let walker = walker.cache(&mut self.rows.kernel).fallback(self.fallback);
+                    let walker = walker.return_addresses(AddressHalf::Kernel);
+                    if parts.walk(StackPart::Kernel(code), walker, wide, memory) {
+                        match kernel.entry().user_code(memory) {
+                            Ok((code, Interrupted { x86_64, ia32, .. })) => {
+                                parts.user_code(UserCode::Entered);
+                                let regs = (x86_64, ia32);
+                                return self.walk_user((cpu, code), regs, keys, memory, parts);
+                            }
+                            Err(why) => user_code = why,
+                        }
+                    }
                 }
-            }
+                None => {
+                    let of = (cpu.without_red_zone(), AddressHalf::Kernel);
+                    self.walk_wide(StackPart::Kernel(code), of, wide, keys, memory, parts);
+                }
+            },
             CodeKind::Ia32 { .. } => {
-                let regs = vcpu.ia32_registers();
-                self.walk_narrow(code, regs, &mut memory, &mut stack.kernel);
+                let part = StackPart::Kernel(code);
+                self.walk_narrow(part, code, vcpu.ia32_registers(), memory, parts);
             }
         }
+        parts.user_code(user_code);
     }
 
-    /// How often a row was kept, and how often it was looked up.
-    #[must_use]
-    pub fn rows(&self) -> CacheStats {
-        self.rows.stats().with(self.user_rows.stats())
-    }
-
-    fn walk_kernel<P: PhysicalMemory, const N: usize>(
-        &mut self,
-        vcpu: &VcpuRegisters,
-        memory: &mut PagedMemory<P, PAGES>,
-        part: &mut Part<N>,
-    ) {
-        part.code = Some(CodeKind::X86_64);
-        let walker = Walker::new(LinuxKernel::new(vcpu.x86_64()), &mut self.kernel);
-        let walker = walker.cache(&mut self.rows).fallback(FramePointers);
-        let mut walker = walker.return_addresses(AddressHalf::Kernel);
-        walker.trace(vcpu.x86_64_registers(), memory, &mut part.trace);
-        part.keep_fault(memory.last_fault());
-    }
-
-    /// Walks the user code that has entered the kernel.
-    fn walk_entered<P: PhysicalMemory, const N: usize>(
-        &mut self,
-        vcpu: &VcpuRegisters,
-        keys: impl RowKeys,
-        memory: &mut PagedMemory<P, PAGES>,
-        part: &mut Part<N>,
-    ) -> UserCode {
-        match self.kernel.entry().user_code(memory) {
-            Ok((code, Interrupted { x86_64, ia32, .. })) => {
-                self.walk_user((vcpu.x86_64(), code), (x86_64, ia32), keys, memory, part);
-                UserCode::Entered
-            }
-            Err(why) => why,
-        }
-    }
-
-    fn walk_user<P: PhysicalMemory, const N: usize>(
+    fn walk_user<M: VcpuMemory>(
         &mut self,
         (cpu, code): (X86_64, CodeKind),
         (wide, narrow): (X86_64Regs, Ia32Regs),
         keys: impl RowKeys,
-        memory: &mut PagedMemory<P, PAGES>,
-        part: &mut Part<N>,
+        memory: &mut M,
+        parts: &mut impl StackParts,
     ) {
-        if code != CodeKind::X86_64 {
-            return self.walk_narrow(code, narrow, memory, part);
+        let part = StackPart::User(code);
+        match code {
+            CodeKind::X86_64 => {
+                self.walk_wide(part, (cpu, AddressHalf::User), wide, keys, memory, parts);
+            }
+            _ => self.walk_narrow(part, code, narrow, memory, parts),
         }
-        part.code = Some(code);
-        let walker = Walker::new(cpu, &mut self.user).cache_by_key(&mut self.user_rows, keys);
-        let walker = walker.fallback(FramePointers);
-        let mut walker = walker.return_addresses(AddressHalf::User);
-        walker.trace(wide, memory, &mut part.trace);
-        part.keep_fault(memory.last_fault());
     }
 
-    fn walk_narrow<P: PhysicalMemory, const N: usize>(
+    /// Walks by the rows of 64-bit user code.
+    fn walk_wide<M: VcpuMemory>(
         &mut self,
+        part: StackPart,
+        (cpu, half): (X86_64, AddressHalf),
+        regs: X86_64Regs,
+        keys: impl RowKeys,
+        memory: &mut M,
+        parts: &mut impl StackParts,
+    ) {
+        let walker = Walker::new(cpu, &mut self.user).cache_by_key(&mut self.rows.user, keys);
+        let walker = walker.fallback(self.fallback).return_addresses(half);
+        parts.walk(part, walker, regs, memory);
+    }
+
+    fn walk_narrow<M: VcpuMemory>(
+        &mut self,
+        part: StackPart,
         code: CodeKind,
         regs: Ia32Regs,
-        memory: &mut PagedMemory<P, PAGES>,
-        part: &mut Part<N>,
+        memory: &mut M,
+        parts: &mut impl StackParts,
     ) {
         let CodeKind::Ia32 { code_base, stack_base } = code else { return };
-        part.code = Some(code);
         let arch = Ia32::with_bases(code_base, stack_base);
-        let mut walker = Walker::new(arch, &mut self.narrow).fallback(FramePointers);
-        walker.trace(regs, memory, &mut part.trace);
-        part.keep_fault(memory.last_fault());
+        let walker = Walker::new(arch, &mut self.narrow).fallback(self.fallback);
+        parts.walk(part, walker, regs, memory);
     }
 }
 
@@ -172,10 +236,4 @@ impl RowKeys for NoKeys {
     fn find(&mut self, _: VirtAddr) -> Option<KeyedRange> {
         None
     }
-}
-
-/// Whether the kernel's part has come to its outermost frame by its row: only then what the source has told last is
-/// of that frame. A walk that has met a zero asks of others, too.
-fn ends<const N: usize>(kernel: &Part<N>) -> bool {
-    kernel.trace.end() == Some(End::Outermost)
 }

@@ -10,6 +10,8 @@
 )]
 
 mod guest;
+#[path = "stacks/parts.rs"]
+mod parts;
 
 use guest::*;
 use std::cell::Cell;
@@ -21,7 +23,8 @@ use unwind_core::{
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::paging::{Fault, PagingMode};
 use unwind_guest::{
-    CodeKind, GuestStack, GuestWalker, KernelFramePointers, Segment, UserCode, VcpuRegisters,
+    CodeKind, GuestRows, GuestStack, GuestWalker, KernelFramePointers, Segment, UserCode,
+    VcpuRegisters,
 };
 use unwind_x86::{X86_64, X86_64Regs};
 
@@ -31,7 +34,8 @@ fn pcs(trace: Option<&Trace>) -> Vec<u64> {
 
 fn walk(guest: &Guest, orc: &Orc, vcpu: &VcpuRegisters) -> GuestStack<16> {
     let tables = [orc.table()];
-    let mut walker = GuestWalker::<_, _, _, 64>::new(OrcRows::new(&tables), Plain(16), Plain(8));
+    let mut rows = GuestRows::<64>::new();
+    let mut walker = GuestWalker::new(&mut rows, OrcRows::new(&tables), Plain(16), Plain(8));
     let mut stack = GuestStack::new();
     walker.walk(vcpu, guest.memory(), &mut stack);
     // Again, by rows that were kept.
@@ -100,7 +104,8 @@ fn rows_of_user_code_are_kept_by_their_table_and_not_for_another() {
     let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
     let (tables, count) = ([orc.table()], Cell::new(0));
     let orc_rows = OrcRows::new(&tables);
-    let mut walker = GuestWalker::<_, _, _, 64>::new(orc_rows, Counted(&count), Plain(8));
+    let mut rows = GuestRows::<64>::new();
+    let mut walker = GuestWalker::new(&mut rows, orc_rows, Counted(&count), Plain(8));
     let mut lookups = |table: Option<u64>| {
         count.set(0);
         let mut stack = GuestStack::<16>::new();
@@ -359,8 +364,8 @@ fn a_kernel_with_frame_pointers_leads_through_saved_registers() {
     let mut general = vcpu.general;
     general[6] = TASK_STACK + 0x108;
     let vcpu = VcpuRegisters { general, ..vcpu };
-    let mut walker =
-        GuestWalker::<_, _, _, 64>::new(KernelFramePointers::new(), Plain(16), Plain(8));
+    let mut rows = GuestRows::<64>::new();
+    let mut walker = GuestWalker::new(&mut rows, KernelFramePointers::new(), Plain(16), Plain(8));
     let mut stack = GuestStack::<16>::new();
     walker.walk(&vcpu, guest.memory(), &mut stack);
     assert_eq!(pcs(stack.kernel()), [KERNEL + 0x10, KERNEL + 0x1010]);
@@ -399,13 +404,15 @@ fn a_table_in_the_guests_memory_is_the_same_table() {
     let at = VirtAddr::new;
     let table = |ips| OrcTable::in_memory(OrcLayout::Linux6_4, at(ips), at(entries_at), 3);
     let tables = [table(IPS_AT)];
-    let mut walker = GuestWalker::<_, _, _, 64>::new(OrcRows::new(&tables), Plain(16), Plain(8));
+    let mut rows = GuestRows::<64>::new();
+    let mut walker = GuestWalker::new(&mut rows, OrcRows::new(&tables), Plain(16), Plain(8));
     let mut stack = GuestStack::<16>::new();
     walker.walk(&vcpu, guest.memory(), &mut stack);
     assert_eq!(format!("{stack:?}"), format!("{expected:?}"));
     // A table that is not there is an end that says so, and a later walk may get further.
     let absent = [table(IPS_AT + 0x10_0000)];
-    let mut walker = GuestWalker::<_, _, _, 64>::new(OrcRows::new(&absent), Plain(16), Plain(8));
+    let mut rows = GuestRows::<64>::new();
+    let mut walker = GuestWalker::new(&mut rows, OrcRows::new(&absent), Plain(16), Plain(8));
     walker.walk(&vcpu, guest.memory(), &mut stack);
     let end = stack.kernel().unwrap().end().unwrap();
     assert!(end.is_retryable(), "{end:?}");

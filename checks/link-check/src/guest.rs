@@ -6,7 +6,7 @@ use unwind_core::{Empty, VirtAddr};
 use unwind_guest::linux::{Btf, GuestLinux, Member, Program, cpu_number};
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::{
-    GuestStack, GuestWalker, KernelFramePointers, KernelRows, SavedRegisters, VcpuRegisters,
+    GuestRows, GuestStack, GuestWalker, KernelFramePointers, KernelRows, SavedRegisters, VcpuRegisters,
 };
 
 use crate::pages::Physical;
@@ -26,11 +26,12 @@ fn vcpu(words: &[u64; 24]) -> VcpuRegisters {
 }
 
 fn walk(kernel: impl KernelRows, words: &[u64; 24]) {
-    let mut walker = GuestWalker::<_, _, _, 64>::new(kernel, Empty, Empty);
+    let mut rows = GuestRows::<64>::new();
+    let mut walker = GuestWalker::new(&mut rows, kernel, Empty, Empty);
     let mut stack = GuestStack::<32>::new();
     walker.walk(&vcpu(words), Physical, &mut stack);
     seen((stack.is_complete(), stack.kernel_fault(), stack.user_fault(), stack.code()));
-    seen((stack.user_code(), stack.kernel().map(|trace| trace.end()), walker.rows()));
+    seen((stack.user_code(), stack.kernel().map(|trace| trace.end()), rows.stats()));
 }
 
 /// A walk by tables of a file, and of guest memory.

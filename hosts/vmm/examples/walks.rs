@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use demo_vmm::{GuestImage, GuestRam, GuestTables, MadeUpVcpu, ResidentMemory, Vcpu as _};
 use unwind_core::Trace;
-use unwind_guest::GuestStack;
+use unwind_guest::{GuestRows, GuestStack};
 
 fn main() {
     let walks = env::args().nth(1).and_then(|walks| walks.parse().ok());
@@ -24,7 +24,8 @@ fn main() {
     let mut vcpu = MadeUpVcpu::new(Arc::clone(&image), Arc::clone(&ram), 0);
     vcpu.go_to(0x1234_5678, 19, Some(10));
     let tables = GuestTables::new(&image);
-    let (mut walker, mut stack) = (tables.walker(), GuestStack::<126>::new());
+    let (mut rows, mut stack) = (GuestRows::new(), GuestStack::<126>::new());
+    let mut walker = tables.walker(&mut rows);
     let registers = vcpu.registers();
     for _ in 0..walks {
         walker.walk_by_key(black_box(&registers), ResidentMemory(&ram), &tables, &mut stack);

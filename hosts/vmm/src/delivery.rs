@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use unwind_core::deferred::{Recipients, UnwindCache};
 use unwind_core::{PackedFrame, VirtAddr};
 use unwind_guest::paging::VmMemory;
-use unwind_guest::{GuestStack, VcpuRegisters};
+use unwind_guest::{GuestRows, GuestStack, VcpuRegisters};
 use unwind_perf::record::{CallchainDeferred, Context};
 
 use crate::monitor::{Task, UNWIND};
@@ -54,7 +54,8 @@ pub(crate) struct Standing {
 
 /// Walks the stacks of vCPUs that stand, by a thread of its own: its reads wait until a page is there.
 pub(crate) fn walk_patiently(standing: mpsc::Receiver<Standing>, ring: &Ring, shared: &Shared) {
-    let mut walker = shared.tables.walker();
+    let mut rows = GuestRows::new();
+    let mut walker = shared.tables.walker(&mut rows);
     let mut stack = GuestStack::new();
     for Standing { task, registers, done } in standing {
         let memory = VmMemory::new(shared.ram.memory());

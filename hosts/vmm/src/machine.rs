@@ -8,7 +8,7 @@ use std::{io, thread};
 
 use kvm_ioctls::VmFd;
 use unwind_core::deferred::ClientId;
-use unwind_guest::GuestStack;
+use unwind_guest::{GuestRows, GuestStack};
 
 use crate::absent_pages::AbsentPages;
 use crate::delivery::{Standing, walk_patiently};
@@ -135,9 +135,8 @@ impl Machine {
         let task: &'static Task = Box::leak(Box::new(Task::new(number, &vcpu, client)));
         tell.send(task).expect("the machine waits for it");
         to_start.wait();
-        let (shared, walker) = (&self.shared, self.shared.tables.walker());
-        let stack = GuestStack::new();
-        VcpuThread { vcpu, task, shared, walker, stack, patient }.run(self.options.hertz);
+        let (shared, rows, stack) = (&self.shared, GuestRows::new(), GuestStack::new());
+        VcpuThread { vcpu, task, shared, rows, stack, patient }.run(self.options.hertz);
     }
 
     /// Empties the rings until there are as many samples as are wanted and all threads have ended.

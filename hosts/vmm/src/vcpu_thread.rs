@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use unwind_core::deferred::UserReturn;
-use unwind_guest::{GuestStack, VcpuRegisters};
+use unwind_guest::{GuestRows, GuestStack, VcpuRegisters};
 
 use crate::delivery::{Standing, hand_out};
 use crate::monitor::{Task, UNWIND, count, set_current};
@@ -17,14 +17,13 @@ use crate::ram::ResidentMemory;
 use crate::raw;
 use crate::shared::Shared;
 use crate::vcpu::Vcpu;
-use crate::walks::Walker;
 
 /// The thread of a vCPU.
 pub(crate) struct VcpuThread<'m, V> {
     pub(crate) vcpu: V,
     pub(crate) task: &'static Task,
     pub(crate) shared: &'m Shared,
-    pub(crate) walker: Walker<'m>,
+    pub(crate) rows: GuestRows,
     pub(crate) stack: GuestStack,
     /// Whom walks are left to that would wait.
     pub(crate) patient: mpsc::Sender<Standing>,
@@ -64,7 +63,8 @@ impl<V: Vcpu> VcpuThread<'_, V> {
         self.shared.put_pages_away(self.task.number);
         self.task.is_walking.store(true, Ordering::Relaxed);
         let memory = ResidentMemory(&self.shared.ram);
-        self.walker.walk_by_key(&registers, memory, &self.shared.tables, &mut self.stack);
+        let tables = &self.shared.tables;
+        tables.walker(&mut self.rows).walk_by_key(&registers, memory, tables, &mut self.stack);
         self.task.is_walking.store(false, Ordering::Relaxed);
         let counts = &self.task.counts;
         if self.stack.is_retryable() {

@@ -2,8 +2,8 @@
 
 use unwind_cfi::{CfiAbi, CfiSection, CfiSource, CfiTable};
 use unwind_core::{Empty, KeyedRange, Module, ModuleMap, RowKey, RowKeys, VirtAddr};
-use unwind_guest::GuestWalker;
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
+use unwind_guest::{GuestRows, GuestWalker};
 
 use crate::image::GuestImage;
 
@@ -14,8 +14,8 @@ pub struct GuestTables {
     user: ModuleMap<CfiTable<'static>, 1>,
 }
 
-/// A walker by these tables. Each thread that walks has one, with rows that it keeps.
-pub(crate) type Walker<'t> = GuestWalker<OrcRows<'t>, CfiSource<'t, 'static, 1>, Empty>;
+/// A walker by these tables.
+type Walker<'t> = GuestWalker<'t, OrcRows<'t>, CfiSource<'t, 'static, 1>, Empty>;
 
 impl GuestTables {
     /// Those in a file.
@@ -36,9 +36,9 @@ impl GuestTables {
         Self { kernel: [kernel.expect("well formed")], user }
     }
 
-    /// A walker that has kept nothing yet.
-    pub fn walker(&self) -> Walker<'_> {
-        GuestWalker::new(OrcRows::new(&self.kernel), CfiSource::new(&self.user), Empty)
+    /// A walker. Each thread that walks has rows that it keeps.
+    pub fn walker<'t>(&'t self, rows: &'t mut GuestRows) -> Walker<'t> {
+        GuestWalker::new(rows, OrcRows::new(&self.kernel), CfiSource::new(&self.user), Empty)
     }
 }
 

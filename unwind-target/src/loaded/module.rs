@@ -226,7 +226,8 @@ impl Modules {
     }
 
     /// Whether a file has code in a range.
-    fn has_code_in(&self, range: Range<u64>) -> bool {
+    #[must_use]
+    pub fn has_code_in(&self, range: Range<u64>) -> bool {
         let after = self.text.partition_point(|(text, _)| text.start < range.end);
         let last = after.checked_sub(1).and_then(|at| self.text.get(at));
         last.is_some_and(|(text, _)| text.end > range.start)
@@ -243,10 +244,18 @@ impl Modules {
         self.modules.get(self.index_of(addr)?)
     }
 
-    fn index_of(&self, addr: u64) -> Option<usize> {
+    /// The piece of code that holds an address: its number, and its addresses.
+    #[must_use]
+    pub fn piece(&self, addr: u64) -> Option<(usize, &Range<u64>)> {
         let after = self.text.partition_point(|(range, _)| range.start <= addr);
-        let (range, index) = self.text.get(after.checked_sub(1)?)?;
-        range.contains(&addr).then_some(*index)
+        let number = after.checked_sub(1)?;
+        let (range, _) = self.text.get(number)?;
+        range.contains(&addr).then_some((number, range))
+    }
+
+    fn index_of(&self, addr: u64) -> Option<usize> {
+        let (number, _) = self.piece(addr)?;
+        self.text.get(number).map(|&(_, index)| index)
     }
 
     /// Looks up the functions of these addresses, which are asked for next; what was stripped

@@ -4,7 +4,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use unwind_core::{Empty, Memory, ReadError, SliceMemory, VirtAddr};
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::paging::{PhysAddr, PhysicalMemory};
-use unwind_guest::{GuestStack, GuestWalker, KernelFramePointers, KernelRows, UserCode};
+use unwind_guest::{GuestRows, GuestStack, GuestWalker, KernelFramePointers, KernelRows, UserCode};
 use unwind_guest::{Segment, VcpuRegisters};
 
 /// What a guest is made of.
@@ -117,7 +117,8 @@ fn vcpu(input: &Input<'_>) -> VcpuRegisters {
 
 fn walk(kernel: impl KernelRows, vcpu: &VcpuRegisters, bytes: &[u8]) {
     let mut ram = Ram { bytes, reads: 0 };
-    let mut walker = GuestWalker::<_, _, _, 16>::new(kernel, Empty, Empty);
+    let mut rows = GuestRows::<16>::new();
+    let mut walker = GuestWalker::new(&mut rows, kernel, Empty, Empty);
     let mut stack = GuestStack::<FRAMES>::new();
     walker.walk(vcpu, &mut ram, &mut stack);
     // Each frame takes a few lookups and words, each of them a translation at most.

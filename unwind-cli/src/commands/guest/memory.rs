@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use unwind_core::{Memory, ReadError, VirtAddr};
+use unwind_guest::VcpuMemory;
 use unwind_guest::linux::{GuestLinux, Task};
 use unwind_guest::paging::{AddressSpace, Fault, PagedMemory, PhysAddr, PhysicalMemory as _};
 
@@ -41,16 +42,6 @@ impl FilePages {
 impl<'r> StackMemory<'r> {
     pub(crate) const fn new(paged: GuestMemory<'r>, files: Option<FilePages>) -> Self {
         Self { paged, files }
-    }
-
-    /// What the page tables alone have.
-    pub(crate) const fn paged(&mut self) -> &mut GuestMemory<'r> {
-        &mut self.paged
-    }
-
-    /// As of [`PagedMemory::last_fault`].
-    pub(crate) const fn last_fault(&self) -> Option<(VirtAddr, Fault)> {
-        self.paged.last_fault()
     }
 
     /// Reads within a page.
@@ -98,5 +89,15 @@ impl Memory for StackMemory<'_> {
             addr = addr.wrapping_add(left);
         }
         Ok(())
+    }
+}
+
+impl VcpuMemory for StackMemory<'_> {
+    fn read_as_user(&mut self) {
+        self.paged.read_as_user();
+    }
+
+    fn last_fault(&self) -> Option<(VirtAddr, Fault)> {
+        self.paged.last_fault()
     }
 }

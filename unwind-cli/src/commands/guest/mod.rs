@@ -43,7 +43,7 @@ use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::VcpuState;
 use crate::commands::guest::report::{GuestReport, VcpuReport};
 use crate::commands::guest::sysroot::Sysroot;
-use crate::commands::guest::walk::{GuestWalker, VcpuStack};
+use crate::commands::guest::walk::{GuestWalks, VcpuStack};
 use crate::commands::stack::error::Incomplete;
 use crate::commands::stack::text::row_counts;
 use crate::failure::Failure;
@@ -170,8 +170,8 @@ JSON (its JSON Schema: docs/schema/guest.json): one object with
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let files = GuestFiles::open(&args.symbols)?;
     let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
-    let walker = GuestWalker::new(&files, frame_pointers, args.max_frames);
-    let mut guest = Guest::open(&args.source, &files, walker)?;
+    let walks = GuestWalks::new(&files, frame_pointers, args.max_frames);
+    let mut guest = Guest::open(&args.source, &files, walks)?;
     guest.live = args.live;
     match args.sample {
         Some(samples) => sample(guest, samples, args),
@@ -185,7 +185,7 @@ pub(crate) struct Guest<'f> {
     vcpus: Vec<u64>,
     ram: GuestRam,
     files: &'f GuestFiles,
-    walker: GuestWalker<'f>,
+    walks: GuestWalks<'f>,
     live: bool,
     /// What is wrong with the files, as far as they were needed.
     troubles: BTreeSet<String>,
@@ -207,18 +207,18 @@ impl<'f> Guest<'f> {
     pub(crate) fn open(
         source: &Source,
         files: &'f GuestFiles,
-        walker: GuestWalker<'f>,
+        walks: GuestWalks<'f>,
     ) -> Result<Self, Failure> {
-        let mut walker = walker;
+        let mut walks = walks;
         if let Some(path) = &source.sysroot {
             let sysroot = Sysroot::read(path);
             let failed = |error| InputError::Read { path: path.clone(), error };
-            walker.use_sysroot(sysroot.map_err(failed)?);
+            walks.use_sysroot(sysroot.map_err(failed)?);
         }
         let (mut monitor, ram) = source.connect()?;
         let vcpus = monitor.vcpus()?;
         let (live, troubles) = (false, BTreeSet::new());
-        let mut guest = Self { monitor, vcpus, ram, files, walker, live, troubles };
+        let mut guest = Self { monitor, vcpus, ram, files, walks, live, troubles };
         guest.prepare()?;
         Ok(guest)
     }
@@ -228,7 +228,7 @@ impl<'f> Guest<'f> {
         if let Some(&vcpu) = self.vcpus.first()
             && let Ok(state) = self.monitor.state(vcpu)
         {
-            self.walker.prepare(&state.registers, &mut self.ram);
+            self.walks.prepare(&state.registers, &mut self.ram);
         }
         Ok(())
     }
@@ -243,7 +243,7 @@ impl<'f> Guest<'f> {
         let mut stacks = Vec::new();
         for &vcpu in &self.vcpus {
             let state = hold.monitor().state(vcpu)?;
-            stacks.push((vcpu, state, self.walker.walk(&state, &mut self.ram)));
+            stacks.push((vcpu, state, self.walks.walk(&state, &mut self.ram)));
         }
         let stood = hold.release()?;
         self.monitor.begin()?;
@@ -252,7 +252,7 @@ impl<'f> Guest<'f> {
 
     /// What is to be told of the guest and the files.
     pub(crate) fn warnings(&mut self) -> Vec<String> {
-        self.walker.warnings().chain(self.troubles.iter().cloned()).collect()
+        self.walks.warnings().chain(self.troubles.iter().cloned()).collect()
     }
 
     /// The stacks of all vCPUs with names.
@@ -269,7 +269,7 @@ impl<'f> Guest<'f> {
     fn print_stats(&self, args: &Args) {
         if args.stats {
             // With standard error gone there is no other place to tell it.
-            let _ = writeln!(io::stderr(), "{}", row_counts(self.walker.rows()));
+            let _ = writeln!(io::stderr(), "{}", row_counts(self.walks.rows()));
         }
     }
 }
@@ -277,7 +277,7 @@ impl<'f> Guest<'f> {
 /// Prints the stacks of one point of time.
 fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Failure> {
     let vcpus = guest.look()?;
-    let report = GuestReport::new(vcpus, guest.walker.warnings(), &guest.troubles);
+    let report = GuestReport::new(vcpus, guest.walks.warnings(), &guest.troubles);
     print(&report, args.json)?;
     guest.print_stats(args);
     check(&report, args.fail_incomplete)
@@ -291,13 +291,13 @@ fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Failure> {
 pub(crate) fn show_dump(mut dump: MachineDump, how: &OfDump<'_>) -> Result<(), Failure> {
     let files = GuestFiles::open(how.symbols)?;
     let frame_pointers = FramePointerRows { is_trusted: how.trust_fp };
-    let mut walker = GuestWalker::new(&files, frame_pointers, how.max_frames);
+    let mut walks = GuestWalks::new(&files, frame_pointers, how.max_frames);
     let (mut troubles, mut cpus) = (BTreeSet::new(), Vec::new());
     for (number, state) in (0..).zip(&dump.cpus) {
-        let stack = walker.walk(state, &mut dump.ram);
+        let stack = walks.walk(state, &mut dump.ram);
         cpus.push(VcpuReport::new(number, state, stack, &files, &mut troubles));
     }
-    let report = GuestReport::new(cpus, walker.warnings(), &troubles);
+    let report = GuestReport::new(cpus, walks.warnings(), &troubles);
     print(&report, how.json)?;
     check(&report, how.fail_incomplete)
 }

@@ -1,5 +1,6 @@
 //! The programs and libraries of user code, found in the guest's memory.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
@@ -8,7 +9,8 @@ use std::ops::Range;
 use sframe::{RemoteBuffer, RemoteError, RemoteTable};
 use unwind_cfi::{CfiAbi, CfiScratch, RemoteCfi, RemoteCfiError};
 use unwind_core::{
-    Arch, FrameContext, Memory, RegisterRules, Row, RowSource, TableError, VirtAddr, WordSize,
+    Arch, FrameContext, KeyedRange, Memory, RegisterRules, Row, RowKey, RowKeys, RowSource,
+    TableError, VirtAddr, WordSize,
 };
 use unwind_guest::linux::{BuildId, Program};
 use unwind_target::Untrusted;
@@ -20,6 +22,13 @@ use crate::commands::guest::sysroot::Sysroot;
 /// The most programs and libraries that one stack is of, and the most addresses of which names are kept.
 const PROGRAMS_LIMIT: usize = 1 << 10;
 const NAMES_LIMIT: usize = 1 << 16;
+
+/// The most address spaces of which it is remembered what the last stack was of, and the most objects of each.
+const SPACES_LIMIT: usize = 1 << 8;
+const REMEMBERED_LIMIT: usize = 1 << 6;
+
+/// The most builds of objects whose rows are kept.
+const BUILDS_LIMIT: usize = 1 << 16;
 
 /// Why an object in memory has no row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +76,13 @@ impl TableError for ProgramError {
 pub(crate) struct Programs {
     /// Files of the guest.
     sysroot: Option<Sysroot>,
+    /// The root of the address space, and what was found in it.
+    space: u64,
     found: Vec<Found>,
+    /// What the last stack of each address space was of.
+    remembered: HashMap<u64, Vec<Found>>,
+    /// The code of objects by its build, in the order in which it was met.
+    builds: HashMap<(BuildId, Range<u64>), u64>,
     /// Where there are none.
     absent: Vec<u64>,
     scratch: CfiScratch,
@@ -83,6 +98,8 @@ type Function = (Untrusted, Range<u64>);
 #[derive(Debug)]
 struct Found {
     program: Program,
+    /// Of its build.
+    number: Option<u64>,
     sframe: Option<RemoteTable>,
     cfi: Option<RemoteCfi>,
     name: Option<Untrusted>,
@@ -94,10 +111,44 @@ impl Programs {
         self.sysroot = Some(sysroot);
     }
 
-    /// Forgets the address space before.
+    /// Leaves the address space before.
     pub(crate) fn begin(&mut self) {
-        self.found.clear();
+        let mut found = std::mem::take(&mut self.found);
+        if !found.is_empty() {
+            found.truncate(REMEMBERED_LIMIT);
+            if self.remembered.len() >= SPACES_LIMIT {
+                self.remembered.clear();
+            }
+            self.remembered.insert(self.space, found);
+        }
         self.absent.clear();
+    }
+
+    /// Enters the user code of the address space with this root. What its last stack was of is known again if it is
+    /// still there, so that it need not be searched for.
+    pub(crate) fn enter<M: Memory>(&mut self, root: u64, mem: &mut M) {
+        self.space = root;
+        self.found = self.remembered.remove(&root).unwrap_or_default();
+        self.found.retain(|Found { program, .. }| {
+            let there = Program::open(program.start(), VirtAddr::new(program.text().start), mem);
+            there.is_ok_and(|there| there.as_ref() == Some(program))
+        });
+    }
+
+    /// A number for the code of a build, the same in all address spaces.
+    fn number(&mut self, program: &Program) -> Option<u64> {
+        let Range { start, end } = program.text();
+        let [start, end] = [start, end].map(|addr| addr.wrapping_sub(program.bias()));
+        let build = (*program.build_id()?, start..end);
+        let next = self.builds.len();
+        match self.builds.get(&build) {
+            None if next < BUILDS_LIMIT => {
+                let next = u64::try_from(next).ok()?;
+                self.builds.insert(build, next);
+                Some(next)
+            }
+            known => known.copied(),
+        }
     }
 
     /// The object that an address is of.
@@ -115,7 +166,8 @@ impl Programs {
             return None;
         };
         let name = program.name(mem).map(|name| Untrusted::from(name.as_bytes().to_vec()));
-        self.found.push(Found { program, sframe: None, cfi: None, name });
+        let number = self.number(&program);
+        self.found.push(Found { program, number, sframe: None, cfi: None, name });
         self.found.len().checked_sub(1)
     }
 
@@ -164,10 +216,34 @@ impl Programs {
     }
 }
 
+impl Found {
+    /// Its `.eh_frame`, if it has one.
+    fn cfi<M: Memory>(
+        &mut self,
+        word: WordSize,
+        mem: &mut M,
+    ) -> Result<Option<RemoteCfi>, ProgramError> {
+        if self.cfi.is_none()
+            && let Some(header) = self.program.eh_frame_header()
+        {
+            let abi = match word {
+                WordSize::Eight => CfiAbi::X86_64,
+                WordSize::Four => CfiAbi::Ia32,
+            };
+            self.cfi = RemoteCfi::open(mem, abi, header).map_err(ProgramError::Cfi)?;
+        }
+        Ok(self.cfi)
+    }
+
+    fn is_of(&self, word: WordSize) -> bool {
+        self.program.is_wide() == (word == WordSize::Eight)
+    }
+}
+
 /// Rows of objects in memory, of code that no file is given for.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramRows<'p> {
-    pub(crate) programs: &'p mut Programs,
+    pub(crate) programs: &'p RefCell<Programs>,
     pub(crate) files: &'p Modules,
 }
 
@@ -183,16 +259,13 @@ impl<A: Arch> RowSource<A> for ProgramRows<'_> {
         if addr >> 63 != 0 || self.files.find(addr).is_some() {
             return Ok(None);
         }
-        // Another process may have other code there.
-        frame.may_change();
-        let programs = &mut *self.programs;
+        let programs = &mut *self.programs.borrow_mut();
         let Some(index) = programs.find(addr, mem) else { return Ok(None) };
         let Some(found) = programs.found.get_mut(index) else { return Ok(None) };
-        let is_wide = A::WORD == WordSize::Eight;
-        if found.program.is_wide() != is_wide {
+        if !found.is_of(A::WORD) {
             return Ok(None);
         }
-        if let Some((at, len)) = found.program.sframe().filter(|_| is_wide) {
+        if let Some((at, len)) = found.program.sframe().filter(|_| A::WORD == WordSize::Eight) {
             let table = match found.sframe.take() {
                 Some(table) => table,
                 None => RemoteTable::open(mem, at, len).map_err(ProgramError::Sframe)?,
@@ -203,16 +276,7 @@ impl<A: Arch> RowSource<A> for ProgramRows<'_> {
                 return Ok(Some(row));
             }
         }
-        let Some(header) = found.program.eh_frame_header() else { return Ok(None) };
-        let cfi = match found.cfi {
-            Some(cfi) => cfi,
-            None => {
-                let abi = if is_wide { CfiAbi::X86_64 } else { CfiAbi::Ia32 };
-                let opened = RemoteCfi::open(mem, abi, header).map_err(ProgramError::Cfi)?;
-                let Some(opened) = opened else { return Ok(None) };
-                *found.cfi.insert(opened)
-            }
-        };
+        let Some(cfi) = found.cfi(A::WORD, mem)? else { return Ok(None) };
         cfi.find_row_in(frame, mem, &mut programs.scratch).map_err(ProgramError::Cfi)
     }
 
@@ -222,11 +286,198 @@ impl<A: Arch> RowSource<A> for ProgramRows<'_> {
         mem: &mut M,
     ) -> Result<Option<RegisterRules>, ProgramError> {
         let addr = frame.lookup_addr().get();
-        let programs = &mut *self.programs;
-        let is_of = |found: &&Found| found.program.text().contains(&addr);
-        let Some(cfi) = programs.found.iter().find(is_of).and_then(|found| found.cfi) else {
-            return Ok(None);
-        };
+        let programs = &mut *self.programs.borrow_mut();
+        let is_of =
+            |found: &&mut Found| found.program.text().contains(&addr) && found.is_of(A::WORD);
+        let Some(found) = programs.found.iter_mut().find(is_of) else { return Ok(None) };
+        // The row may have been kept.
+        let Some(cfi) = found.cfi(A::WORD, mem)? else { return Ok(None) };
         cfi.find_register_rules(mem, addr, &mut programs.scratch).map_err(ProgramError::Cfi)
+    }
+}
+
+/// What names rows of 64-bit code in all address spaces: a file by its place, since each that is given stands for all
+/// of them, and an object in memory by its build id. Who forges that of another program has its rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramKeys<'p>(pub(crate) ProgramRows<'p>);
+
+/// Files have the numbers before these.
+const BUILDS: u64 = 1 << 20;
+
+impl RowKeys for ProgramKeys<'_> {
+    /// What the walk has not met yet has no key: it is known after its first row.
+    fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange> {
+        let Self(ProgramRows { programs, files }) = self;
+        let keyed = |text: &Range<u64>, table| {
+            let text = VirtAddr::new(text.start)..VirtAddr::new(text.end);
+            Some(KeyedRange { text, key: RowKey { table, offset: 0 } })
+        };
+        if let Some((number, text)) = files.piece(addr.get()) {
+            return keyed(text, u64::try_from(number).ok().filter(|number| *number < BUILDS)?);
+        }
+        let programs = programs.borrow();
+        let is_of = |found: &&Found| found.program.text().contains(&addr.get());
+        let found = programs.found.iter().find(is_of)?;
+        let text = found.program.text();
+        // A file that has a part of it has the rows of that part.
+        if files.has_code_in(text.clone()) {
+            return None;
+        }
+        keyed(&text, BUILDS.saturating_add(found.number?))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects, reason = "tests")]
+mod tests {
+    use testdata::{ElfBuilder, ElfSegment, Function, Row, TableBuilder, note};
+    use unwind_core::{ReadError, RowCache, SliceMemory, Walker};
+    use unwind_x86::{X86_64, X86_64Regs};
+
+    use super::*;
+
+    /// Where its code is in a program, and where programs and the stack are in address spaces.
+    const CODE: u64 = 0x800;
+    const LOW: u64 = 0x40_0000;
+    const HIGH: u64 = 0x7f00_1234_5000;
+    const STACK: u64 = 0x7fff_0000_0000;
+
+    /// What is mapped in an address space: a program, and its stack.
+    struct Space {
+        at: u64,
+        program: Vec<u8>,
+        stack: Vec<u8>,
+    }
+
+    impl Space {
+        /// Of a program whose function has frames of `cfa` bytes by its SFrame table; three frames of it.
+        fn new(at: u64, build_id: Option<&[u8]>, cfa: i32) -> Self {
+            let mut file = ElfBuilder::new(ElfBuilder::EXECUTABLE);
+            let mut segment = |file: &mut ElfBuilder, kind, bytes: &[u8]| {
+                let addr = file.put(bytes);
+                let memory_size = bytes.len().try_into().unwrap();
+                file.segments.push(ElfSegment { kind, addr, memory_size, ..Default::default() });
+                addr
+            };
+            if let Some(id) = build_id {
+                segment(&mut file, 4, &note(b"GNU", 3, id));
+            }
+            let rows = vec![Row::sp(0, &[cfa])];
+            let table = |at: u64| {
+                let start = i64::try_from(CODE).unwrap() - i64::try_from(at).unwrap();
+                TableBuilder::amd64(2).function(Function::new(start, 0x100, rows.clone())).build()
+            };
+            let at_of_table = file.clone().put(&[]);
+            segment(&mut file, 0x6474_e554, &table(at_of_table));
+            let code = ElfSegment { kind: 1, flags: 5, memory_size: 0x1000, ..Default::default() };
+            file.segments.push(code);
+            let mut program = file.finish();
+            assert!(program.len() < usize::try_from(CODE).unwrap());
+            program.resize(0x1000, 0xcc);
+            let mut stack = vec![0; 0x200];
+            let word = usize::try_from(cfa).unwrap() - 8;
+            stack[word..word + 8].copy_from_slice(&(at + CODE + 0x20).to_le_bytes());
+            let word = word + usize::try_from(cfa).unwrap();
+            stack[word..word + 8].copy_from_slice(&(at + CODE + 0x30).to_le_bytes());
+            Self { at, program, stack }
+        }
+    }
+
+    impl Memory for &Space {
+        fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+            let of = |at, bytes| SliceMemory::new(VirtAddr::new(at), bytes);
+            let program = of(self.at, &self.program).read(addr, buf);
+            program.or_else(|_| of(STACK, &self.stack).read(addr, buf))
+        }
+    }
+
+    /// What is kept between walks.
+    struct Kept {
+        programs: RefCell<Programs>,
+        rows: RowCache<64>,
+    }
+
+    impl Kept {
+        fn new() -> Self {
+            Self { programs: RefCell::default(), rows: RowCache::new() }
+        }
+
+        /// Walks the stack of an address space with this root: how far its frames are in the code, and how many rows
+        /// were looked up.
+        fn walk(&mut self, root: u64, space: &Space) -> (Vec<u64>, u64) {
+            let before = self.rows.stats().misses;
+            let mut memory = space;
+            self.programs.get_mut().begin();
+            self.programs.get_mut().enter(root, &mut memory);
+            let files = Modules::default();
+            let rows = ProgramRows { programs: &self.programs, files: &files };
+            let walker = Walker::new(X86_64::FOUR_LEVEL, rows);
+            let mut walker = walker.cache_by_key(&mut self.rows, ProgramKeys(rows));
+            let code = space.at + CODE;
+            let frames = walker.frames(X86_64Regs::new(code + 0x10, STACK, 0), &mut memory);
+            let pcs = frames.map(|frame| frame.pc.addr().get() - code).collect();
+            (pcs, self.rows.stats().misses - before)
+        }
+    }
+
+    fn frames() -> Vec<u64> {
+        vec![0x10, 0x20, 0x30]
+    }
+
+    #[test]
+    fn rows_of_a_build_are_kept_for_all_address_spaces_that_have_it() {
+        let (low, high) = (Space::new(LOW, Some(b"one"), 24), Space::new(HIGH, Some(b"one"), 24));
+        let mut kept = Kept::new();
+        assert_eq!(kept.walk(0x1000, &low), (frames(), 3));
+        assert_eq!(kept.walk(0x1000, &low), (frames(), 0));
+        // Only the first row tells what there is.
+        assert_eq!(kept.walk(0x2000, &high), (frames(), 1));
+        assert_eq!(
+            [kept.walk(0x2000, &high), kept.walk(0x1000, &low)],
+            [(frames(), 0), (frames(), 0)]
+        );
+    }
+
+    #[test]
+    fn another_build_has_rows_of_its_own_wherever_it_is() {
+        let mut kept = Kept::new();
+        let one = Space::new(LOW, Some(b"one"), 24);
+        assert_eq!(kept.walk(0x1000, &one), (frames(), 3));
+        // In another address space, and in the same one, in which a program was executed.
+        for root in [0x2000, 0x1000] {
+            let other = Space::new(LOW, Some(b"two"), 40);
+            let (pcs, _) = kept.walk(root, &other);
+            assert_eq!(pcs, frames(), "{root:#x}");
+        }
+        assert_eq!(kept.walk(0x1000, &one).0, frames());
+    }
+
+    #[test]
+    fn rows_of_an_object_without_a_build_id_are_looked_up_each_time() {
+        let mut kept = Kept::new();
+        for cfa in [24, 24, 40] {
+            let unnamed = Space::new(LOW, None, cfa);
+            assert_eq!(kept.walk(0x1000, &unnamed), (frames(), 3));
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_of_address_spaces_and_builds_is_bounded() {
+        let mut kept = Kept::new();
+        for number in 0..SPACES_LIMIT + 3 {
+            let root = u64::try_from(number).unwrap() << 12;
+            let space = Space::new(LOW, Some(&root.to_le_bytes()), 24);
+            assert_eq!(kept.walk(root, &space).0, frames());
+            let programs = kept.programs.get_mut();
+            assert!(programs.remembered.len() <= SPACES_LIMIT);
+        }
+        let programs = kept.programs.get_mut();
+        assert_eq!(programs.builds.len(), SPACES_LIMIT + 3);
+        let program = programs.found[0].program;
+        let id = *program.build_id().unwrap();
+        programs.builds = (0..BUILDS_LIMIT)
+            .map(|number| ((id, 0..number.try_into().unwrap()), number.try_into().unwrap()))
+            .collect();
+        assert_eq!((programs.number(&program), programs.builds.len()), (None, BUILDS_LIMIT));
     }
 }

@@ -1,27 +1,26 @@
 //! Walks what a vCPU executes, through the guest's page tables.
 
+use std::cell::RefCell;
 use std::fmt;
 
-use unwind_core::{
-    Arch, CacheStats, End, Frame, ReturnAddresses, RowCache, RowSource, RowStore, Walker,
-};
+use unwind_core::{Arch, CacheStats, End, Frame, ReturnAddresses, RowSource, RowStore, Walker};
 use unwind_guest::linux::Task;
 use unwind_guest::orc::{OrcRows, OrcTable};
-use unwind_guest::{AddressHalf, CodeKind, KernelRows as _, LinuxKernel, UserCode, VcpuRegisters};
+use unwind_guest::{
+    CodeKind, GuestRows, GuestWalker, StackPart, StackParts, UserCode, VcpuMemory, VcpuRegisters,
+};
 use unwind_profile::recording::end_name::name_of_end;
 use unwind_target::StackEnd;
 use unwind_target::rows::call_frame_source::CallFrameSource;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::rows::sframe_tables::{SframeTables, TableWarnings};
 use unwind_target::stack::walk::ROWS;
-use unwind_x86::{
-    Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, UnrecordedPushes, X86_64, X86_64Regs,
-};
+use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, UnrecordedPushes, X86_64};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::linux::{FoundName, Linux};
 use crate::commands::guest::memory::{FilePages, GuestMemory, StackMemory};
-use crate::commands::guest::programs::{ProgramRows, Programs};
+use crate::commands::guest::programs::{ProgramKeys, ProgramRows, Programs};
 use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::VcpuState;
 use crate::commands::guest::sysroot::Sysroot;
@@ -57,6 +56,11 @@ impl VcpuStack {
 }
 
 impl Part {
+    /// One whose frames have no names yet.
+    fn new(code: CodeKind, frames: Vec<Frame>, end: StackEnd, why: Option<&'static str>) -> Self {
+        Self { code, is_by_orc: false, frames, names: Vec::new(), end, why }
+    }
+
     /// Names the frames that no file has.
     fn name(&mut self, files: &GuestFiles, mut find: impl FnMut(u64) -> Option<FoundName>) {
         let is_wide = self.code == CodeKind::X86_64;
@@ -70,36 +74,31 @@ impl Part {
 }
 
 /// What is needed to walk any stack of one guest.
-pub(crate) struct GuestWalker<'f> {
+pub(crate) struct GuestWalks<'f> {
     files: &'f GuestFiles,
     warnings: TableWarnings,
     frame_pointers: FramePointerRows,
     max_frames: u32,
-    /// Of 64-bit code, which alone has tables. The tables are the same whatever address
-    /// space a vCPU is in.
-    rows: Box<RowCache<ROWS>>,
-    /// Of the kernel, by its ORC table.
-    kernel_rows: Box<RowCache<ROWS>>,
+    rows: Box<GuestRows<ROWS>>,
     linux: Linux,
     /// Whether a kernel was walked that has no ORC table.
     has_other_kernel: bool,
-    programs: Box<Programs>,
+    programs: Box<RefCell<Programs>>,
 }
 
-impl<'f> GuestWalker<'f> {
+impl<'f> GuestWalks<'f> {
     pub(crate) fn new(
         files: &'f GuestFiles,
         frame_pointers: FramePointerRows,
         max_frames: u32,
     ) -> Self {
-        let (warnings, rows, kernel_rows, linux, has_other_kernel, programs) = Default::default();
+        let (warnings, rows, linux, has_other_kernel, programs) = Default::default();
         Self {
             files,
             warnings,
             frame_pointers,
             max_frames,
             rows,
-            kernel_rows,
             linux,
             has_other_kernel,
             programs,
@@ -108,12 +107,12 @@ impl<'f> GuestWalker<'f> {
 
     /// Has functions of programs be named by files of the guest, too.
     pub(crate) fn use_sysroot(&mut self, sysroot: Sysroot) {
-        self.programs.use_sysroot(sysroot);
+        self.programs.get_mut().use_sysroot(sysroot);
     }
 
     /// How often a row was kept, and how often it was looked up.
     pub(crate) fn rows(&self) -> CacheStats {
-        self.rows.stats().with(self.kernel_rows.stats())
+        self.rows.stats()
     }
 
     /// Which tables could not be used so far, a line each.
@@ -142,10 +141,9 @@ impl<'f> GuestWalker<'f> {
         if let Some(space) = kernel
             && self.linux.read_modules(space, ram)
         {
-            *self.kernel_rows = RowCache::new();
+            self.rows.clear_kernel();
         }
         let task = kernel.and_then(|space| self.linux.task(state, space, ram));
-        self.programs.begin();
         let space = match vcpu.is_user() {
             true => vcpu.address_space(),
             false => self.linux.space_of_kernel_code(vcpu, ram),
@@ -157,102 +155,148 @@ impl<'f> GuestWalker<'f> {
         let files = kernel.zip(task).zip(self.linux.kernel());
         let files = files.map(|((space, task), kernel)| FilePages::new(kernel, space, task));
         let mut memory = StackMemory::new(GuestMemory::with_tlb(&mut *ram, space), files);
-        let is_by_orc = !vcpu.is_user() && !tables.is_empty();
         self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
-        let (mut part, mut user) = match vcpu.code() {
-            CodeKind::X86_64 if is_by_orc => self.walk_kernel(vcpu, &tables, &mut memory),
-            code => {
-                let regs = (vcpu.x86_64_registers(), vcpu.ia32_registers());
-                (self.walk_code(vcpu, code, vcpu.is_user(), regs, &mut memory), None)
-            }
-        };
-        let of_user = if vcpu.is_user() { Some(&mut part) } else { user.as_mut() };
+        let mut stack = self.walk_parts(vcpu, &tables, &mut memory);
+        stack.task = task;
+        let of_user = if vcpu.is_user() { Some(&mut stack.part) } else { stack.user.as_mut() };
+        let (files, programs) = (self.files, self.programs.get_mut());
+        let comm = task.as_ref().map(Task::comm);
         if let Some(user) = of_user {
-            self.name_user(user, task.as_ref(), &mut memory);
+            user.name(files, |addr| programs.name(addr, comm, &mut memory));
         }
         if let Some(space) = kernel.filter(|_| !vcpu.is_user()) {
-            let (files, linux) = (self.files, &mut self.linux);
-            part.name(files, |addr| linux.name(addr, space, ram));
+            let linux = &mut self.linux;
+            stack.part.name(files, |addr| linux.name(addr, space, ram));
         }
-        VcpuStack { task, part, user }
+        stack
     }
 
-    fn name_user(&mut self, part: &mut Part, task: Option<&Task>, memory: &mut StackMemory<'_>) {
-        let (files, programs) = (self.files, &mut self.programs);
-        part.name(files, |addr| programs.name(addr, task.map(Task::comm), memory));
-    }
-
-    /// Walks a kernel's stack by its ORC table, then that of user code.
-    fn walk_kernel(
+    fn walk_parts(
         &mut self,
         vcpu: &VcpuRegisters,
         tables: &[OrcTable<'_>],
         memory: &mut StackMemory<'_>,
-    ) -> (Part, Option<Part>) {
-        let mut orc = OrcRows::new(tables);
-        let walker = Walker::new(LinuxKernel::new(vcpu.x86_64()), &mut orc);
-        let walker = walker.cache(&mut self.kernel_rows).fallback(self.frame_pointers);
-        let walker = walker.max_frames(self.max_frames).return_addresses(AddressHalf::Kernel);
-        let collected = collect(walker, vcpu.x86_64_registers(), memory);
-        let Collected { frames, mut end, mut why, is_end } = collected;
-        let user = match is_end.then(|| orc.entry().user_code(memory.paged())) {
-            None | Some(Err(UserCode::None)) => None,
-            Some(Ok((code, entered))) => {
-                let regs = (entered.x86_64, entered.ia32);
-                Some(self.walk_code(vcpu, code, true, regs, memory))
-            }
-            Some(Err(lost)) => {
-                lose_user(&mut end, lost);
-                why = why.or(Some("kernel-entry"));
-                None
-            }
-        };
-        let (code, names) = (CodeKind::X86_64, Vec::new());
-        (Part { code, is_by_orc: true, frames, names, end, why }, user)
+    ) -> VcpuStack {
+        self.programs.get_mut().begin();
+        let (files, programs) = (self.files, &*self.programs);
+        let of_memory = ProgramRows { programs, files: &files.wide };
+        let wide = RowSource::<X86_64>::or(of_memory, SframeTables::new(&files.wide));
+        let wide = wide.or(CallFrameSource::new(&files.wide));
+        let wide = wide.or(SignalTrampolines).or(InstructionAnalysis);
+        let narrow = ProgramRows { programs, files: &files.narrow };
+        let narrow = RowSource::<Ia32>::or(narrow, CallFrameSource::new(&files.narrow));
+        let narrow = RowSource::<Ia32>::or(narrow, SignalTrampolines);
+        let narrow = RowSource::<Ia32>::or(narrow, InstructionAnalysis);
+        let narrow = UnrecordedPushes::new(narrow);
+        let orc = (!tables.is_empty()).then(|| OrcRows::new(tables));
+        let walker = GuestWalker::of_any_kernel(&mut self.rows, orc, wide, narrow);
+        let mut walker = walker.fallback(self.frame_pointers);
+        let mut parts = Parts::new(vcpu, programs, self.max_frames);
+        walker.walk_parts(vcpu, memory, ProgramKeys(of_memory), &mut parts);
+        parts.stack(vcpu, !tables.is_empty())
+    }
+}
+
+/// The parts of a stack as they are walked.
+struct Parts<'p> {
+    programs: &'p RefCell<Programs>,
+    /// Of the address space, with the kernel's pages or without.
+    root: u64,
+    max_frames: u32,
+    kernel: Option<Part>,
+    user: Option<Part>,
+    /// Whether the kernel's part has come to its outermost frame.
+    is_end: bool,
+    user_code: UserCode,
+}
+
+impl<'p> Parts<'p> {
+    fn new(vcpu: &VcpuRegisters, programs: &'p RefCell<Programs>, max_frames: u32) -> Self {
+        /// Under KPTI, user code has the second one of two tables.
+        const OF_USER: u64 = 1 << 12;
+        let root = vcpu.address_space().root().get() & !OF_USER;
+        let (kernel, user, is_end, user_code) = (None, None, false, UserCode::Unknown);
+        Self { programs, root, max_frames, kernel, user, is_end, user_code }
     }
 
-    /// Walks the stack of code that has no ORC table.
-    fn walk_code(
-        &mut self,
-        vcpu: &VcpuRegisters,
-        code: CodeKind,
-        is_user: bool,
-        (wide, narrow): (X86_64Regs, Ia32Regs),
-        memory: &mut StackMemory<'_>,
-    ) -> Part {
-        let Collected { frames, end, why, .. } = match code {
-            CodeKind::X86_64 => {
-                let arch = vcpu.x86_64();
-                // Interrupts write to a kernel's stack below the stack pointer.
-                let arch = if is_user { arch } else { arch.without_red_zone() };
-                let files = &self.files.wide;
-                let tables = ProgramRows { programs: &mut self.programs, files };
-                let tables = RowSource::<X86_64>::or(tables, SframeTables::new(files));
-                let tables = tables.or(CallFrameSource::new(files));
-                let source = tables.or(SignalTrampolines).or(InstructionAnalysis);
-                let walker = Walker::new(arch, source).cache(&mut self.rows);
-                let walker = walker.fallback(self.frame_pointers).max_frames(self.max_frames);
-                let half = if is_user { AddressHalf::User } else { AddressHalf::Kernel };
-                collect(walker.return_addresses(half), wide, memory)
-            }
-            CodeKind::Ia32 { code_base, stack_base } => {
-                let arch = Ia32::with_bases(code_base, stack_base);
-                let files = &self.files.narrow;
-                let source = ProgramRows { programs: &mut self.programs, files };
-                let source = RowSource::<Ia32>::or(source, CallFrameSource::new(files));
-                let source = RowSource::<Ia32>::or(source, SignalTrampolines);
-                let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
-                let source = UnrecordedPushes::new(source);
-                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-                collect(walker.max_frames(self.max_frames), narrow, memory)
-            }
-            CodeKind::Sixteen => {
-                let text = "16-bit code, whose stacks are not walked".into();
-                let end = StackEnd::not_walkable(text);
-                Collected { frames: Vec::new(), end, why: Some("not-walkable"), is_end: false }
-            }
+    /// The stack of what runs.
+    fn stack(self, vcpu: &VcpuRegisters, has_orc: bool) -> VcpuStack {
+        let (part, user) = match vcpu.is_user() {
+            true => (self.user, None),
+            false => (self.kernel, self.user),
         };
-        Part { code, is_by_orc: false, frames, names: Vec::new(), end, why }
+        let mut part = part.unwrap_or_else(|| {
+            let end = StackEnd::not_walkable("16-bit code, whose stacks are not walked".into());
+            Part::new(vcpu.code(), Vec::new(), end, Some("not-walkable"))
+        });
+        part.is_by_orc = has_orc && !vcpu.is_user() && part.code == CodeKind::X86_64;
+        match self.user_code {
+            UserCode::Running | UserCode::Entered | UserCode::None => {}
+            lost if self.is_end && part.is_by_orc => {
+                lose_user(&mut part.end, lost);
+                part.why = part.why.or(Some("kernel-entry"));
+            }
+            _ => {}
+        }
+        VcpuStack { task: None, part, user }
+    }
+}
+
+impl StackParts for Parts<'_> {
+    fn walk<A, S, F, T, C, M>(
+        &mut self,
+        part: StackPart,
+        walker: Walker<A, S, F, T, C>,
+        regs: A::Regs,
+        memory: &mut M,
+    ) -> bool
+    where
+        A: Arch,
+        S: RowSource<A, Error: fmt::Display>,
+        F: RowSource<A>,
+        F::Error: Into<S::Error>,
+        T: ReturnAddresses,
+        C: RowStore,
+        M: VcpuMemory,
+    {
+        if matches!(part, StackPart::User(_)) {
+            self.programs.borrow_mut().enter(self.root, memory);
+        }
+        let mut walker = walker.max_frames(self.max_frames);
+        let mut walked = walker.frames(regs, &mut *memory);
+        let frames: Vec<_> = walked.by_ref().collect();
+        let end = walked.end();
+        let is_end = matches!(end, Some(End::Outermost));
+        let why = match &end {
+            Some(end) if end.is_retryable() => "not-resident",
+            Some(end) if end.is_outermost() => "gap",
+            Some(end) => name_of_end(end.code()),
+            None => "no-start",
+        };
+        let mut end = end.map_or_else(
+            || StackEnd::not_walkable("no frames".into()),
+            |end| StackEnd::new(&end, &frames),
+        );
+        // Why memory was absent, if it was that.
+        if let Some((addr, fault)) = memory.last_fault()
+            && !end.complete
+            && end.text.ends_with(&addr.to_string())
+        {
+            end.text = format!("{}: {fault}", end.text);
+        }
+        let why = (!end.complete).then_some(why);
+        match part {
+            StackPart::Kernel(code) => {
+                self.is_end = is_end;
+                self.kernel = Some(Part::new(code, frames, end, why));
+            }
+            StackPart::User(code) => self.user = Some(Part::new(code, frames, end, why)),
+        }
+        is_end
+    }
+
+    fn user_code(&mut self, user_code: UserCode) {
+        self.user_code = user_code;
     }
 }
 
@@ -265,52 +309,4 @@ fn lose_user(end: &mut StackEnd, why: UserCode) {
     };
     end.complete = false;
     end.text = format!("{}, but the kernel {why}", end.text);
-}
-
-/// A walk of one kind of code.
-struct Collected {
-    frames: Vec<Frame>,
-    end: StackEnd,
-    why: Option<&'static str>,
-    /// Whether the outermost frame is the last by its row.
-    is_end: bool,
-}
-
-fn collect<A, S, F, T, C>(
-    mut walker: Walker<A, S, F, T, C>,
-    regs: A::Regs,
-    memory: &mut StackMemory<'_>,
-) -> Collected
-where
-    A: Arch,
-    S: RowSource<A>,
-    S::Error: fmt::Display,
-    F: RowSource<A>,
-    F::Error: Into<S::Error>,
-    T: ReturnAddresses,
-    C: RowStore,
-{
-    let mut walked = walker.frames(regs, &mut *memory);
-    let frames: Vec<_> = walked.by_ref().collect();
-    let end = walked.end();
-    let is_end = matches!(end, Some(End::Outermost));
-    let why = match &end {
-        Some(end) if end.is_retryable() => "not-resident",
-        Some(end) if end.is_outermost() => "gap",
-        Some(end) => name_of_end(end.code()),
-        None => "no-start",
-    };
-    let mut end = end.map_or_else(
-        || StackEnd::not_walkable("no frames".into()),
-        |end| StackEnd::new(&end, &frames),
-    );
-    // Why memory was absent, if it was that.
-    if let Some((addr, fault)) = memory.last_fault()
-        && !end.complete
-        && end.text.ends_with(&addr.to_string())
-    {
-        end.text = format!("{}: {fault}", end.text);
-    }
-    let why = (!end.complete).then_some(why);
-    Collected { frames, end, why, is_end }
 }
