@@ -3,9 +3,13 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
+#[path = "guest/dump.rs"]
+mod dump;
 #[path = "support/schema.rs"]
 mod schema;
 mod support;
+#[path = "guest/sysroot.rs"]
+mod sysroot;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
