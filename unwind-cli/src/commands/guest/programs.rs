@@ -353,7 +353,7 @@ mod tests {
         /// Of a program whose function has frames of `cfa` bytes by its SFrame table; three frames of it.
         fn new(at: u64, build_id: Option<&[u8]>, cfa: i32) -> Self {
             let mut file = ElfBuilder::new(ElfBuilder::EXECUTABLE);
-            let mut segment = |file: &mut ElfBuilder, kind, bytes: &[u8]| {
+            let segment = |file: &mut ElfBuilder, kind, bytes: &[u8]| {
                 let addr = file.put(bytes);
                 let memory_size = bytes.len().try_into().unwrap();
                 file.segments.push(ElfSegment { kind, addr, memory_size, ..Default::default() });
@@ -476,7 +476,7 @@ mod tests {
         let program = programs.found[0].program;
         let id = *program.build_id().unwrap();
         programs.builds = (0..BUILDS_LIMIT)
-            .map(|number| ((id, 0..number.try_into().unwrap()), number.try_into().unwrap()))
+            .map(|number| ((id, 1..number.try_into().unwrap()), number.try_into().unwrap()))
             .collect();
         assert_eq!((programs.number(&program), programs.builds.len()), (None, BUILDS_LIMIT));
     }
