@@ -17,6 +17,10 @@ pub(crate) const GUEST_NAMES: Feature = Feature(253);
 /// The version of the section: it rises when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
 
+/// The most objects, and functions of each, of a recording: a guest may make them up.
+const OBJECTS_LIMIT: usize = 1 << 12;
+const FUNCTIONS_LIMIT: usize = 1 << 16;
+
 /// An object of a guest by what it is called and, if it has one, its build id.
 pub(crate) type ObjectKey = (Untrusted, Option<Box<[u8]>>);
 
@@ -98,7 +102,9 @@ impl GuestNames {
     /// Takes note of an object, unless that was done.
     pub(crate) fn add_object(&mut self, key: &ObjectKey, shift: u64) {
         let names = || ObjectNames { shift, functions: BTreeMap::new() }.into();
-        self.0.entry(key.clone()).or_insert_with(names);
+        if self.0.len() < OBJECTS_LIMIT {
+            self.0.entry(key.clone()).or_insert_with(names);
+        }
     }
 
     /// Takes note of a function of an object that was taken note of, unless that was done.
@@ -110,6 +116,7 @@ impl GuestNames {
     ) {
         if let Some(names) = self.0.get_mut(key)
             && !names.functions.contains_key(&start)
+            && names.functions.len() < FUNCTIONS_LIMIT
         {
             Arc::make_mut(names).functions.insert(start, (end, name.clone()));
         }

@@ -24,14 +24,22 @@ use crate::recording::error::PerfError;
 use crate::recording::guest_names::{GUEST_NAMES, GuestNames, ObjectKey};
 use crate::recording::header::Feature;
 use crate::recording::record_file::RecordFile;
-use crate::session::guest_stops::GuestStops;
+use crate::session::guest_stops::StopTimes;
 use crate::session::ledger::Ledger;
 use crate::session::ledger_section::LedgerSection;
 use crate::session::recording::begin_file;
 use crate::session::stream::layout;
+use crate::walks::tally::Mark;
 
 /// What is older can be read whatever ends the recorder.
 const KEPT_WITHIN: Duration = Duration::from_secs(1);
+
+/// The most threads of which it is known what they are called, and the most mappings that are known to be written. Then
+/// they are written anew.
+const KNOWN_LIMIT: usize = 1 << 16;
+
+/// The most samples that are listed as not complete: those of an hour at 49 Hz of five vCPUs.
+const MARKS_LIMIT: usize = 1 << 20;
 
 /// The process that mappings of a kernel itself are said to be of.
 const KERNEL: Task = Task { pid: u32::MAX, tid: u32::MAX };
@@ -79,10 +87,26 @@ pub struct GuestRecording {
     /// What is mapped in each process, by where that begins.
     mapped: HashMap<(u32, u64), GuestCode>,
     ledger: Ledger,
-    incomplete: Vec<(u64, u32, String)>,
-    /// How long the guest stood each time, in nanoseconds.
-    stops: Vec<u64>,
+    incomplete: Marks,
+    stops: StopTimes,
     due: Option<Instant>,
+}
+
+/// Which samples are not complete, as many as are listed.
+#[derive(Debug, Default)]
+struct Marks {
+    listed: Vec<Mark>,
+    /// There are more.
+    is_cut: bool,
+}
+
+impl Marks {
+    fn add(&mut self, mark: Mark) {
+        self.is_cut |= self.listed.len() >= MARKS_LIMIT;
+        if !self.is_cut {
+            self.listed.push(mark);
+        }
+    }
 }
 
 impl GuestRecording {
@@ -112,8 +136,8 @@ impl GuestRecording {
             comms: HashMap::new(),
             mapped: HashMap::new(),
             ledger: Ledger::new(),
-            incomplete: Vec::new(),
-            stops: Vec::new(),
+            incomplete: Marks::default(),
+            stops: StopTimes::default(),
             due: None,
         })
     }
@@ -128,6 +152,9 @@ impl GuestRecording {
         let place = (task.pid, code.text.start);
         if self.mapped.get(&place) == Some(code) {
             return Ok(());
+        }
+        if self.mapped.len() >= KNOWN_LIMIT {
+            self.mapped.clear();
         }
         self.mapped.insert(place, code.clone());
         let linked = code.text.start.wrapping_sub(code.bias);
@@ -165,6 +192,9 @@ impl GuestRecording {
                 id: self.sample_id(sample.task),
             };
             self.write(&comm, false)?;
+            if self.comms.len() >= KNOWN_LIMIT {
+                self.comms.clear();
+            }
             self.comms.insert(tid, (pid, sample.comm.clone()));
         }
         let parts = [(Context::Kernel, sample.kernel), (Context::User, sample.user)];
@@ -196,7 +226,7 @@ impl GuestRecording {
         match sample.incomplete {
             Some(reason) => {
                 count(self.ledger.incomplete.entry(reason.to_owned()).or_default());
-                self.incomplete.push((self.time, tid, reason.to_owned()));
+                self.incomplete.add(Mark { time: self.time, thread: tid, reason });
             }
             None if sample.user.is_empty() => count(&mut self.ledger.kernel_only),
             None => count(&mut self.ledger.complete),
@@ -210,15 +240,15 @@ impl GuestRecording {
     ///
     /// What writing fails with.
     pub fn stop(&mut self, stood: Duration) -> io::Result<()> {
-        self.stops.push(u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX));
+        self.stops.add(u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX));
         let now = Instant::now();
         let due = *self.due.get_or_insert_with(|| now.checked_add(KEPT_WITHIN).unwrap_or(now));
         if now < due && !self.out.is_full() {
             return Ok(());
         }
         self.due = None;
-        let mut section = LedgerSection::new(self.ledger.clone(), self.incomplete.clone());
-        section.is_unfinished = true;
+        let Marks { listed, is_cut } = &self.incomplete;
+        let section = LedgerSection::of_marks_so_far(self.ledger.clone(), listed, *is_cut);
         let sections = self.sections(&section)?;
         self.out.checkpoint(&sections)
     }
@@ -229,9 +259,10 @@ impl GuestRecording {
     ///
     /// What writing fails with.
     pub fn finish(mut self) -> io::Result<Ledger> {
-        self.ledger.guest = Some(GuestStops::of(mem::take(&mut self.stops)));
+        self.ledger.guest = Some(self.stops.stops());
         let ledger = mem::replace(&mut self.ledger, Ledger::new());
-        let section = LedgerSection::new(ledger, mem::take(&mut self.incomplete));
+        let Marks { listed, is_cut } = mem::take(&mut self.incomplete);
+        let section = LedgerSection::of_marks(ledger, &listed, is_cut);
         let sections = self.sections(&section)?;
         self.out.finish(&sections)?;
         Ok(section.ledger)
@@ -270,3 +301,80 @@ fn key_of(code: &GuestCode) -> ObjectKey {
 }
 
 const ENDIAN: Endian = Endian::Little;
+
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::recording::reader::PerfReader;
+    use crate::session::ledger_section::told;
+
+    #[test]
+    fn marks_are_listed_up_to_a_limit_and_then_no_other_stack_counts_as_complete() {
+        let mut marks = Marks::default();
+        let mark = Mark { time: 1, thread: 2, reason: "gap" };
+        for _ in 0..MARKS_LIMIT {
+            marks.add(mark);
+        }
+        let section =
+            |marks: &Marks| LedgerSection::of_marks(Ledger::new(), &marks.listed, marks.is_cut);
+        assert!(section(&marks).others_are_complete());
+        marks.add(mark);
+        assert_eq!(marks.listed.len(), MARKS_LIMIT);
+        assert!(!section(&marks).others_are_complete());
+        // What is written each second lists few.
+        let so_far = LedgerSection::of_marks_so_far(Ledger::new(), &marks.listed, false);
+        assert!(so_far.incomplete.is_empty() && !so_far.others_are_complete());
+    }
+
+    /// Code of a process, and a sample in it.
+    fn sample(recording: &mut GuestRecording, pid: u32, incomplete: Option<&'static str>) {
+        let task = Task { pid, tid: pid };
+        let code = GuestCode {
+            name: Untrusted::from("program"),
+            build_id: None,
+            text: 0x40_0000..0x50_0000,
+            offset: 0,
+            bias: 0,
+            is_kernel: false,
+        };
+        recording.code(task, &code).unwrap();
+        let comm = &Untrusted::from("comm");
+        let (kernel, user) = (&[][..], &[0x40_1000][..]);
+        let sample = GuestSample { cpu: 0, task, comm, is_user: true, kernel, user, incomplete };
+        recording.sample(&sample).unwrap();
+    }
+
+    #[test]
+    fn what_is_known_of_the_processes_of_a_recording_is_bounded() {
+        let mut recording = GuestRecording::begin(tempfile::tempfile().unwrap(), 49).unwrap();
+        let processes = u32::try_from(KNOWN_LIMIT).unwrap() + 10;
+        for pid in 1..processes {
+            sample(&mut recording, pid, None);
+        }
+        let GuestRecording { mapped, comms, .. } = &recording;
+        assert!(mapped.len() <= KNOWN_LIMIT && comms.len() <= KNOWN_LIMIT);
+        // Those of them that come again are written again.
+        assert!(!mapped.contains_key(&(1, 0x40_0000)) && !comms.contains_key(&1));
+        sample(&mut recording, 1, None);
+        assert!(recording.mapped.contains_key(&(1, 0x40_0000)) && recording.comms.contains_key(&1));
+    }
+
+    #[test]
+    fn the_samples_that_are_not_complete_are_listed_where_they_are_few() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut recording = GuestRecording::begin(file.reopen().unwrap(), 49).unwrap();
+        for (pid, incomplete) in [(1, None), (2, Some("gap")), (3, None)] {
+            sample(&mut recording, pid, incomplete);
+            recording.stop(Duration::from_millis(3)).unwrap();
+        }
+        recording.finish().unwrap();
+        let mut reader = PerfReader::open(file.path()).unwrap();
+        let told = told(&mut reader).unwrap().unwrap();
+        assert!(told.others_are_complete());
+        let listed: Vec<_> =
+            told.incomplete.iter().map(|(_, thread, reason)| (*thread, reason.as_str())).collect();
+        assert_eq!(listed, [(2, "gap")]);
+        assert_eq!(told.ledger.guest.unwrap().median_nanoseconds, 3_000_000);
+    }
+}

@@ -11,7 +11,7 @@ use crate::recording::header::Feature;
 use crate::recording::reader::PerfReader;
 use crate::session::ledger::Ledger;
 use crate::session::told::Told;
-use crate::walks::tally::{Tally, UNMATCHED};
+use crate::walks::tally::{Mark, Tally, UNMATCHED};
 
 /// What the ledger's section holds, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,9 +22,9 @@ pub struct LedgerSection {
     /// The recorder has not come to the end of the file yet, or never: losses are not in the ledger.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_unfinished: bool,
-    /// Those samples were too many to list each time.
-    #[serde(default, skip_serializing_if = "is_false")]
-    lists_none: bool,
+    /// Those samples were too many to list them all.
+    #[serde(default, rename = "lists_none", skip_serializing_if = "is_false")]
+    is_cut: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -38,7 +38,22 @@ const MAX_LISTED: usize = 1 << 14;
 impl LedgerSection {
     /// Of a whole recording.
     pub(crate) const fn new(ledger: Ledger, incomplete: Vec<(u64, u32, String)>) -> Self {
-        Self { ledger, incomplete, is_unfinished: false, lists_none: false }
+        Self { ledger, incomplete, is_unfinished: false, is_cut: false }
+    }
+
+    /// Of a recording with these marks, and with more if these are `cut`.
+    pub(crate) fn of_marks(ledger: Ledger, marks: &[Mark], is_cut: bool) -> Self {
+        let incomplete =
+            marks.iter().map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
+        Self { ledger, incomplete, is_unfinished: false, is_cut }
+    }
+
+    /// The same of what is written so far.
+    pub(crate) fn of_marks_so_far(ledger: Ledger, marks: &[Mark], is_cut: bool) -> Self {
+        let is_long = marks.len() > MAX_LISTED;
+        let listed = if is_long { &[] } else { marks };
+        let section = Self::of_marks(ledger, listed, is_cut || is_long);
+        Self { is_unfinished: true, ..section }
     }
 
     /// Of what is written so far.
@@ -49,18 +64,14 @@ impl LedgerSection {
         let ledger = Ledger::of(Drained::default(), tally, unmatched, told);
         let ledger = Ledger { written: ledger.classified(), ..ledger };
         let ledger = ledger.with_events(events, None, tally);
-        let lists_none = marks.len() > MAX_LISTED;
-        let listed = if lists_none { &[] } else { marks };
-        let incomplete =
-            listed.iter().map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
-        Self { ledger, incomplete, is_unfinished: true, lists_none }
+        Self::of_marks_so_far(ledger, marks, false)
     }
 
     /// Whether the stacks that it does not list are complete. Those that the kernel has walked may
     /// be or not.
     #[must_use]
     pub const fn others_are_complete(&self) -> bool {
-        self.ledger.unchecked == 0 && !self.lists_none
+        self.ledger.unchecked == 0 && !self.is_cut
     }
 }
 
