@@ -7,7 +7,7 @@ use unwind_core::{BaseReg, CfaRule, FrameContext, Memory, RegRule, Row, RowSourc
 use crate::kernel_code::LinuxKernel;
 use crate::parts::VcpuMemory;
 use crate::saved_registers::{Interrupted, RBP, RIP, RSP, SavedRegisters, Whose};
-use crate::stack::UserCode;
+use crate::user_code::UserCode;
 use crate::vcpu::CodeKind;
 
 /// What a kernel's stack was entered from, as its outermost frame tells it.

@@ -86,6 +86,7 @@ pub mod orc;
 mod parts;
 mod saved_registers;
 mod stack;
+mod user_code;
 mod vcpu;
 mod walker;
 
@@ -97,6 +98,7 @@ pub use kernel_code::{AddressHalf, LinuxKernel};
 pub use kernel_rows::{Entry, KernelRows};
 pub use parts::{StackPart, StackParts, VcpuMemory};
 pub use saved_registers::{Interrupted, SavedRegisters};
-pub use stack::{GuestStack, UserCode};
+pub use stack::GuestStack;
+pub use user_code::UserCode;
 pub use vcpu::{CodeKind, Segment, VcpuRegisters};
 pub use walker::{GuestRows, GuestWalker};

@@ -5,7 +5,7 @@ use core::fmt;
 use unwind_core::{Arch, Memory, ReturnAddresses, RowSource, RowStore, VirtAddr, Walker};
 use unwind_x86::paging::{Access, Fault, PagedMemory, PhysicalMemory};
 
-use crate::stack::UserCode;
+use crate::user_code::UserCode;
 use crate::vcpu::CodeKind;
 
 /// A part of the stack of a vCPU, with the kind of its code.

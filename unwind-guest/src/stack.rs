@@ -9,6 +9,7 @@ use unwind_core::{
 use unwind_x86::paging::Fault;
 
 use crate::parts::{StackPart, StackParts, VcpuMemory};
+use crate::user_code::UserCode;
 use crate::vcpu::CodeKind;
 
 /// The stack of what a vCPU executes: the kernel's frames, and those of the user code that has
@@ -28,26 +29,6 @@ struct Part<const N: usize> {
     code: Option<CodeKind>,
     trace: Trace<[PackedFrame; N]>,
     fault: Option<Fault>,
-}
-
-/// What is known of the user code of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum UserCode {
-    /// The vCPU executes it: there is no kernel part.
-    Running,
-    /// It has entered the kernel, by a system call, an interrupt or an exception.
-    Entered,
-    /// There is none: a thread of the kernel's own.
-    None,
-    /// It has entered the kernel, which has saved its registers where they cannot be read.
-    Unreadable(StepError),
-    /// It has entered the kernel from a code segment with this selector, of which the kind and
-    /// the base are not known.
-    Segment(u16),
-    /// Not known: the kernel's part does not lead to its outermost frame, or that has not saved
-    /// registers yet. Also of 16-bit code, whose stacks are not walked.
-    Unknown,
 }
 
 impl<const N: usize> GuestStack<N> {

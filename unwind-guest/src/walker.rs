@@ -11,7 +11,8 @@ use crate::kernel_code::{AddressHalf, LinuxKernel};
 use crate::kernel_rows::KernelRows;
 use crate::parts::{StackPart, StackParts, VcpuMemory};
 use crate::saved_registers::Interrupted;
-use crate::stack::{GuestStack, UserCode};
+use crate::stack::GuestStack;
+use crate::user_code::UserCode;
 use crate::vcpu::{CodeKind, VcpuRegisters};
 
 /// How many pages are remembered while one stack is walked, 16 bytes each.
