@@ -75,8 +75,9 @@ pub trait Arch {
     }
 
     /// Whether the stack of a process begins at `slot`, with the number of its arguments, so that
-    /// what is in its place as a return address is none. Asked where a walk has read a number there that is too
-    /// small for an address. By default `false`, as for stacks that no program was started with.
+    /// what is in its place as a return address is none, and a frame whose stack pointer it is has no caller.
+    /// Asked where a walk has read a number there that is too small for an address, and of a frame
+    /// without a row at which a walk would end. By default `false`, as for stacks that no program was started with.
     #[inline]
     fn is_initial_stack<M: Memory>(&self, slot: VirtAddr, mem: &mut M) -> bool {
         let _ = (slot, mem);

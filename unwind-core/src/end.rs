@@ -1,8 +1,9 @@
 //! Why a walk has no more frames.
 //!
-//! Only an outermost row and a return address of zero are the end of a stack. A frame pointer that is
-//! zero, or points to a zero, does not prove it: start-up code ends a chain that way, but where code
-//! uses the register for something else the remaining frames are lost.
+//! Only an outermost row, a return address of zero, and the stack that a process starts with are the
+//! end of a stack. A frame pointer that is zero, or points to a zero, does not prove it: start-up code
+//! ends a chain that way, but where code uses the register for something else the remaining frames are
+//! lost.
 
 use core::fmt;
 
@@ -17,7 +18,8 @@ use crate::table_error::{TableError, TableFault};
 #[non_exhaustive]
 pub enum End<E = TableFault> {
     /// The last frame is the outermost one: its row says that it has no
-    /// caller.
+    /// caller, or it has no row, and its stack pointer is [where the stack of its
+    /// process begins](crate::Arch::is_initial_stack).
     Outermost,
     /// The last frame's return address is zero, which is how start-up code
     /// marks the outermost frame. A zero that a frame pointer led to, or a look

@@ -63,6 +63,7 @@ mod segment;
 mod sframe_source;
 mod sigreturn;
 mod stack_switch;
+mod thread_start;
 mod trampoline;
 mod unrecorded_push;
 mod x86_64;

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use test_support::SparseMemory;
 use unwind_core::{
     Arch, CfaRule, DwarfReg, Empty, End, FrameContext, FramePc, Memory, Origin, ReadError, RegRule,
-    Registers, Row, RowSource, StepError, VirtAddr, Walker, WordSize,
+    Registers, Row, RowCache, RowSource, StepError, Trace, VirtAddr, Walker, WordSize,
 };
 use unwind_x86::{
     FramePointers, Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs,
@@ -411,4 +411,71 @@ fn a_32_bit_task_has_eight_registers() {
     assert_eq!(regs.with(DwarfReg(8), 7), regs, "a number above 7 changes nothing");
     let with = regs.with(Ia32Regs::EBX, 7);
     assert_eq!((regs.get(Ia32Regs::EBX), with.get(Ia32Regs::EBX)), (None, Some(7)));
+}
+
+/// A function in the page at 0x40_2000 has pushed nothing; other code has no row.
+struct OneFunction;
+
+impl RowSource<X86_64> for OneFunction {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        let row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
+        Ok((frame.lookup_addr().get() & !0xfff == 0x40_2000).then_some(row))
+    }
+}
+
+/// How many frames there are, the end, and whether the stack is complete: of a walk that keeps no rows, of one that
+/// keeps them, and of one by what that has kept.
+fn walk_all_ways(regs: X86_64Regs, target: &SparseMemory) -> (usize, Option<End>, bool) {
+    let (mut cache, mut trace) = (RowCache::<64>::new(), Trace::<[_; 8]>::new());
+    let [without, first, second] = [false, true, true].map(|keeps| {
+        let walker = Walker::new(X86_64::FOUR_LEVEL, OneFunction);
+        let mut walker = walker.cache_if_any(keeps.then_some(&mut cache)).fallback(FramePointers);
+        walker.trace(regs, &mut target.clone(), &mut trace);
+        (trace.len(), trace.end(), trace.is_complete())
+    });
+    assert_eq!((without, first), (first, second));
+    first
+}
+
+#[test]
+fn u11_code_without_a_row_is_the_outermost_frame_where_the_stack_of_its_process_begins() {
+    // One argument, one variable, and the vector.
+    let words = [1, 0x7800, 0, 0x7800, 0, 3, 64, 9, 0x40_1000, 0, 0];
+    let start = SparseMemory::default().words(0x6ff0, &[0, 0x40_1010]);
+    let target = start.clone().words(0x7000, &words);
+    let outermost = |frames, is_complete| (frames, Some(End::Outermost), is_complete);
+    for fp in [0, 1, 0x9000] {
+        let in_start = X86_64Regs::new(0x40_1000, 0x7000, fp);
+        assert_eq!(walk_all_ways(in_start, &target), outermost(1, true), "{fp:#x}");
+        let called = X86_64Regs::new(0x40_2000, 0x6ff8, fp);
+        assert_eq!(walk_all_ways(called, &target), outermost(2, true), "{fp:#x}");
+        let mut alone = Walker::new(X86_64::FOUR_LEVEL, OneFunction);
+        let mut target = target.clone();
+        let mut frames = alone.frames(called, &mut target);
+        assert_eq!((frames.by_ref().count(), frames.end()), (2, Some(End::Outermost)));
+    }
+    // A guess has led there.
+    let guessed = X86_64Regs::new(0x40_3000, 0x6f00, 0x6ff0);
+    assert_eq!(walk_all_ways(guessed, &target), outermost(2, false));
+    // Something lies above the return address, so the code may have a caller.
+    let zero = Some(End::Step(StepError::ZeroFramePointer));
+    let pushed = start.clone().words(0x6fe8, &[0x40_1010]).words(0x7000, &words);
+    let called = X86_64Regs::new(0x40_2000, 0x6fe8, 0);
+    assert_eq!(walk_all_ways(called, &pushed), (2, zero, false));
+    // It is no such stack.
+    for (at, other) in [(0, 2), (5, 4), (7, 10), (4, 0x10)] {
+        let mut words = words;
+        words[at] = other;
+        let called = X86_64Regs::new(0x40_2000, 0x6ff8, 0);
+        assert_eq!(
+            walk_all_ways(called, &start.clone().words(0x7000, &words)),
+            (2, zero, false),
+            "{at}"
+        );
+    }
 }

@@ -31,12 +31,15 @@ where
         at: &FastPath<u64>,
         mem: &mut M,
     ) -> Option<StepError> {
-        let row = self.compact_row(pc)?;
-        let row = row.in_place_of_none(F::COVERAGE).unwrap_or(row);
+        let kept = self.compact_row(pc)?;
+        let row = kept.in_place_of_none(F::COVERAGE).unwrap_or(kept);
         if row.cfa_slots() == 0 {
             return None;
         }
         let failure = self.error_of(row, at, mem)?;
+        if row != kept && self.arch.is_initial_stack(self.arch.stack_addr(at.at), mem) {
+            return None;
+        }
         let fallback = const { CompactRow::of_all(F::COVERAGE) };
         let is_same_again = fallback == Some(row);
         if matches!(F::COVERAGE, Coverage::Nothing) || is_same_again || failure.is_not_resident() {
