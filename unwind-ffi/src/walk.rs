@@ -2,7 +2,8 @@
 
 use unwind_core::{Memory, ReadError, RowCache, RowSource, Trace, VirtAddr, Walker};
 use unwind_x86::{
-    FramePointers, Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs,
+    FramePointers, Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, ThreadStarts, X86_64,
+    X86_64Regs,
 };
 
 use crate::numbers::{UNWIND_FIVE_LEVEL, UNWIND_MAY_FAULT, UNWIND_NO_RED_ZONE, unwind_mode};
@@ -93,6 +94,7 @@ impl Walk<'_> {
         let Self { regs, space, rows, scratch, stack_end, .. } = self;
         let (tables, registers) = scratch.begin(regs, space, &mem);
         let rows_of = RowSource::<X86_64>::or(tables, SignalTrampolines);
+        let rows_of = RowSource::<X86_64>::or(rows_of, ThreadStarts);
         let rows_of = RowSource::<X86_64>::or(rows_of, InstructionAnalysis);
         let mut walker = Walker::new(arch, rows_of)
             .cache_if_any(rows.map(|rows| rows.cache_of(space, false)))

@@ -80,6 +80,7 @@ pub use sframe_source::{SframeModule, SframeSource};
 pub use stack_switch::{
     StackSwitchError, StackSwitches, SwitchingFunction, SwitchingFunctions, WayBack,
 };
+pub use thread_start::ThreadStarts;
 pub use trampoline::SignalTrampolines;
 pub use unrecorded_push::UnrecordedPushes;
 pub use x86_64::{X86_64, X86_64Regs};

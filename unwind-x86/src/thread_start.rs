@@ -1,13 +1,17 @@
 //! The system call by which C libraries make a thread. It returns twice, in the caller and in the new thread,
 //! whose stack is another one, so no call frame information is of the code after it.
 
-use unwind_core::{CfaRule, FrameContext, FramePc, Memory, Origin, RegRule, Registers as _, Row};
+use core::convert::Infallible;
+
+use unwind_core::{
+    CfaRule, FrameContext, FramePc, Memory, Origin, RegRule, Registers as _, Row, RowSource,
+};
 
 use crate::code::Window;
-use crate::x86_64::X86_64Regs;
+use crate::x86_64::{X86_64, X86_64Regs};
 
-/// The row of an interrupted frame that stands in this code, of `clone` and `clone3` in the 64-bit C library of
-/// GNU, up to the `ret`:
+/// A source of the rows of interrupted frames that stand in this code, of `clone` and `clone3` in the 64-bit C library
+/// of GNU, up to the `ret`:
 ///
 /// ```text
 /// syscall; test rax, rax; jl failed; je thread; ret
@@ -16,22 +20,38 @@ use crate::x86_64::X86_64Regs;
 ///
 /// A new thread has zero from the call, and nothing is above it. Its maker has another number, and the `ret`
 /// takes the stack as it is here.
-pub(crate) fn thread_start<M: Memory>(
-    frame: &FrameContext<'_, X86_64Regs>,
-    mem: &mut M,
-) -> Option<Row> {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadStarts;
+
+impl RowSource<X86_64> for ThreadStarts {
+    type Error = Infallible;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        Ok(thread_start(frame, mem))
+    }
+}
+
+#[inline(never)]
+fn thread_start<M: Memory>(frame: &FrameContext<'_, X86_64Regs>, mem: &mut M) -> Option<Row> {
     let FramePc::Exact(pc) = frame.pc() else { return None };
-    let passed = match Window::<1>::after(pc, mem).bytes() {
-        [0x0f] => 0,
-        [0x48] => 2,
-        [0x7c] => 5,
-        [0x74] => 7,
+    let passed = match Window::<32>::after(pc, mem).bytes().first() {
+        Some(0x0f) => 0,
+        Some(0x48) => 2,
+        Some(0x7c) => 5,
+        Some(0x74) => 7,
         _ => return None,
     };
-    let code = Window::<12>::after(pc.checked_sub(passed)?, mem);
-    let [0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, _, 0x74, 0x01, 0xc3, 0x31, 0xed] = code.bytes() else {
+    let code = Window::<32>::after(pc.checked_sub(passed)?, mem);
+    let (to_distance, rest) = code.bytes().split_first_chunk()?;
+    let is_whole = *to_distance == [0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c]
+        && rest.get(1..6) == Some(&[0x74, 0x01, 0xc3, 0x31, 0xed]);
+    if !is_whole {
         return None;
-    };
+    }
     let is_new = passed != 0 && frame.registers()?.get(X86_64Regs::RAX)? == 0;
     let maker = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
     let row = if is_new { Row::outermost() } else { maker };
@@ -55,7 +75,9 @@ mod tests {
         let gpr = rax.map(|rax| [rax, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         let regs = gpr.map(|gpr| X86_64Regs::from_all(pc.get(), gpr));
         let frame = FrameContext::new(FramePc::Exact(pc), 0x7000, None, regs.as_ref());
-        let row = thread_start(&frame, &mut SliceMemory::new(start, code))?;
+        let mut page = [0; 64];
+        page.iter_mut().zip(code).for_each(|(to, from)| *to = *from);
+        let row = thread_start(&frame, &mut SliceMemory::new(start, &page))?;
         let caller = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
         assert!(row.is_outermost() || row == caller.with_origin(Origin::Instructions));
         Some(row.is_outermost())
@@ -102,7 +124,9 @@ mod tests {
     fn u12_a_return_address_is_in_no_such_code() {
         let start = VirtAddr::new(0x1000);
         let regs = X86_64Regs::from_all(0, [0; 16]);
-        let frame = FrameContext::new(FramePc::Return(start), 0x7000, None, Some(&regs));
-        assert_eq!(thread_start(&frame, &mut SliceMemory::new(start, &CLONE3)), None);
+        let (frame, mut page) =
+            (FrameContext::new(FramePc::Return(start), 0x7000, None, Some(&regs)), [0; 64]);
+        page.iter_mut().zip(CLONE3).for_each(|(to, from)| *to = from);
+        assert_eq!(thread_start(&frame, &mut SliceMemory::new(start, &page)), None);
     }
 }

@@ -7,12 +7,11 @@ use unwind_core::{FrameContext, Memory, ReadError, Row, RowSource, WordSize};
 use crate::context_start::context_start;
 use crate::ia32::{Ia32, Ia32Regs};
 use crate::sigreturn::{find_rt_sigreturn_64, find_sigreturn_32};
-use crate::thread_start::thread_start;
 use crate::x86_64::{X86_64, X86_64Regs};
 
 /// A source of the rows of signal frames, for code whose tables do not say
-/// where the trampolines are, and of the code in which a context of `makecontext` starts, or a thread of
-/// the C library of GNU, of which no table tells: such a frame is the outermost one.
+/// where the trampolines are, and of the code in which a context of `makecontext` starts, of which no
+/// table tells: such a frame is the outermost one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SignalTrampolines;
 
@@ -26,8 +25,7 @@ impl RowSource<X86_64> for SignalTrampolines {
     ) -> Result<Option<Row>, Infallible> {
         let found = find_rt_sigreturn_64(frame.pc().addr(), mem);
         let row = row_of(frame, found.map(|found| found.is_some()));
-        let row = row.or_else(|| context_start(WordSize::Eight, frame, mem));
-        Ok(row.or_else(|| thread_start(frame, mem)))
+        Ok(row.or_else(|| context_start(WordSize::Eight, frame, mem)))
     }
 }
 

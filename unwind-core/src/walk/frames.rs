@@ -214,7 +214,10 @@ where
         let found = match self.find_caller(at, row) {
             Ok(found) => found,
             Err(end) => {
-                let is_start = matches!(row, Ok(None)) && self.starts_process(at.sp);
+                // What anyone has called has its return address below the stack that its process starts with.
+                let arch = &self.walker.arch;
+                let is_start = matches!(row, Ok(None))
+                    && arch.is_initial_stack(arch.stack_addr(at.sp), self.mem);
                 self.finish(if is_start { End::Outermost } else { end });
                 return None;
             }
@@ -255,17 +258,6 @@ where
                 Some(cfa)
             }
         }
-    }
-
-    /// Whether a frame without a row and without a caller is the one that a process starts with: its
-    /// stack pointer is where the stack of the process begins. What anyone has called has its return
-    /// address below that.
-    // A walk comes here once at most, at its end.
-    #[cold]
-    #[inline(never)]
-    fn starts_process(&mut self, sp: u64) -> bool {
-        let arch = &self.walker.arch;
-        arch.is_initial_stack(arch.stack_addr(sp), self.mem)
     }
 
     /// Steps out of `at` by the source's row or else by the fallback's.
