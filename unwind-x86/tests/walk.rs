@@ -413,7 +413,7 @@ fn a_32_bit_task_has_eight_registers() {
     assert_eq!((regs.get(Ia32Regs::EBX), with.get(Ia32Regs::EBX)), (None, Some(7)));
 }
 
-/// A function in the page at 0x40_2000 has pushed nothing; other code has no row.
+/// A function in the page at `0x40_2000` has pushed nothing; other code has no row.
 struct OneFunction;
 
 impl RowSource<X86_64> for OneFunction {
