@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use unwind_core::{Arch, Memory, ReturnAddresses, RowSource, RowStore, VirtAddr, Walker};
+use unwind_core::{
+    Arch, End, Memory, ReturnAddresses, RowSource, RowStore, StepError, VirtAddr, Walker,
+};
 use unwind_x86::paging::{Access, Fault, PagedMemory, PhysicalMemory};
 
 use crate::user_code::UserCode;
@@ -51,6 +53,16 @@ pub trait VcpuMemory: Memory {
 
     /// The last read that has failed, and why: which entry of which page table.
     fn last_fault(&self) -> Option<(VirtAddr, Fault)>;
+
+    /// Why memory could not be read at which a walk has ended: what it has read to see whether that is the start of
+    /// a process may have failed as well.
+    fn fault_of<E>(&mut self, end: &End<E>) -> Option<(VirtAddr, Fault)> {
+        if let End::Step(StepError::Unreadable { addr, .. }) = end {
+            // It fails again, as the last one.
+            let _ = self.read(*addr, &mut [0; 8]);
+        }
+        self.last_fault()
+    }
 }
 
 impl<P: PhysicalMemory, const PAGES: usize> VcpuMemory for PagedMemory<P, PAGES> {

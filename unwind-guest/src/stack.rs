@@ -144,8 +144,9 @@ impl<const N: usize> StackParts for GuestStack<N> {
         };
         part.code = Some(code);
         walker.trace(regs, memory, &mut part.trace);
-        part.keep_fault(memory.last_fault());
-        part.trace.end() == Some(End::Outermost)
+        let end = part.trace.end();
+        part.keep_fault(end.as_ref().and_then(|end| memory.fault_of(end)));
+        end == Some(End::Outermost)
     }
 
     fn user_code(&mut self, user_code: UserCode) {

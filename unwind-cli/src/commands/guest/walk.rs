@@ -273,12 +273,13 @@ impl StackParts for Parts<'_> {
             Some(end) => name_of_end(end.code()),
             None => "no-start",
         };
+        let fault = end.as_ref().and_then(|end| memory.fault_of(end));
         let mut end = end.map_or_else(
             || StackEnd::not_walkable("no frames".into()),
             |end| StackEnd::new(&end, &frames),
         );
         // Why memory was absent, if it was that.
-        if let Some((addr, fault)) = memory.last_fault()
+        if let Some((addr, fault)) = fault
             && !end.complete
             && end.text.ends_with(&addr.to_string())
         {
