@@ -77,48 +77,48 @@ impl Stacks {
                 wanted.entry(file.clone()).or_default().insert(line);
             });
         });
-        let lines = wanted.into_iter().take(FILES).filter_map(|(name, wanted)| {
+        let texts = wanted.into_iter().take(FILES).filter_map(|(name, wanted)| {
             let file = files.open(name.as_bytes()).ok()?;
-            Some((name, source_file::lines(file, &wanted).ok()?))
+            let lines = source_file::lines(file, &wanted).ok()?.into_iter();
+            // Cut now, since a line may be as long as its file.
+            let texts: BTreeMap<_, _> = lines.map(|(line, text)| (line, shown(&text))).collect();
+            Some((name, texts))
         });
-        let lines: BTreeMap<_, _> = lines.collect();
+        let texts: BTreeMap<_, _> = texts.collect();
         threads.iter_mut().for_each(|thread| {
             thread.each_line(|file, line, text| {
-                let found = lines.get(file).and_then(|lines| lines.get(&line));
-                *text = found.map(|line| {
-                    let shown = line.trim_ascii_start();
-                    Untrusted::from(shown.get(..LINE_LIMIT).unwrap_or(shown))
-                });
+                *text = texts.get(file).and_then(|texts| texts.get(&line)).cloned();
             });
         });
     }
 }
 
+/// What is kept of a line.
+fn shown(line: &[u8]) -> Untrusted {
+    let line = line.trim_ascii_start();
+    Untrusted::from(line.get(..LINE_LIMIT).unwrap_or(line))
+}
+
 impl ThreadStack {
     /// Each file and line of the source, and the text of that.
     fn each_line(&mut self, mut use_line: impl FnMut(&Untrusted, u32, &mut Option<Untrusted>)) {
-        let unplaced =
-            self.interpreted.iter_mut().flat_map(|interpreted| &mut interpreted.unplaced);
-        for call in unplaced {
-            if let (Some(file), Some(line)) = (&call.file, call.line) {
-                use_line(file, line, &mut call.text);
+        let mut look = |file: Option<&Untrusted>, line, text: &mut Option<Untrusted>| {
+            if let (Some(file), Some(line)) = (file, line) {
+                use_line(file, line, text);
             }
+        };
+        for call in self.interpreted.iter_mut().flat_map(|found| &mut found.unplaced) {
+            look(call.file.as_ref(), call.line, &mut call.text);
         }
         for frame in &mut self.frames {
             for call in &mut frame.interpreted {
-                if let (Some(file), Some(line)) = (&call.file, call.line) {
-                    use_line(file, line, &mut call.text);
-                }
+                look(call.file.as_ref(), call.line, &mut call.text);
             }
             let source = &mut frame.symbol.source;
             for inlined in &mut source.inlined {
-                if let (Some(file), Some(line)) = (&inlined.file, inlined.line) {
-                    use_line(file, line, &mut inlined.text);
-                }
+                look(inlined.file.as_ref(), inlined.line, &mut inlined.text);
             }
-            if let (Some(file), Some(line)) = (&source.file, source.line) {
-                use_line(file, line, &mut source.text);
-            }
+            look(source.file.as_ref(), source.line, &mut source.text);
         }
     }
 }
