@@ -36,12 +36,7 @@ const fn is_false(value: &bool) -> bool {
 const MAX_LISTED: usize = 1 << 14;
 
 impl LedgerSection {
-    /// Of a whole recording.
-    pub(crate) const fn new(ledger: Ledger, incomplete: Vec<(u64, u32, String)>) -> Self {
-        Self { ledger, incomplete, is_unfinished: false, is_cut: false }
-    }
-
-    /// Of a recording with these marks, and with more if these are `cut`.
+    /// Of a whole recording with these marks, and with more if these are cut.
     pub(crate) fn of_marks(ledger: Ledger, marks: &[Mark], is_cut: bool) -> Self {
         let incomplete =
             marks.iter().map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();

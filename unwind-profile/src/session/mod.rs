@@ -201,10 +201,8 @@ impl Session {
         let ledger = ledger.with_cpu_time(drained.cpu_time, self.form.rate);
         let names = names_of(&self.events);
         let ledger = ledger.with_events(&names, Some(&drained), &recorded.tally);
-        let marks = recorded.tally.marks.into_iter().flatten();
-        let incomplete =
-            marks.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
-        let section = LedgerSection::new(ledger, incomplete);
+        let marks = recorded.tally.marks.as_deref().unwrap_or_default();
+        let section = LedgerSection::of_marks(ledger, marks, false);
         recording.finish(&section)?;
         recorded.summary.end?;
         Ok(section.ledger)
