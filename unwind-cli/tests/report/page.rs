@@ -1,7 +1,7 @@
 //! The page for a browser: what is in it, and what a browser makes of it.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use memchr::memmem;
 use serde_json::Value;
@@ -101,10 +101,14 @@ fn shown_by(page: &Path, what: &str, options: &[&str]) -> Option<String> {
     command.args(["--virtual-time-budget=2000", "--window-size=1200,800", "--dump-dom"]);
     command.args(options);
     command.arg(format!("file://{}#{what}", page.to_str().unwrap()));
-    // On a busy machine its processes may give each other up.
+    // On a busy machine its processes may give each other up, or its clock may be over before the
+    // program has drawn the page.
+    let is_whole = |output: &Output| {
+        output.status.success() && !text(&output.stdout).contains(" aria-busy=\"true\"")
+    };
     let mut output = command.stdin(Stdio::null()).output().unwrap();
-    for _ in 0..2 {
-        if output.status.success() {
+    for _ in 0..4 {
+        if is_whole(&output) {
             break;
         }
         output = command.output().unwrap();

@@ -158,3 +158,4 @@ showTab(tabs.find((entry) => entry.id === asked.get("view") && !element(`tab-${e
 await pause();
 changed();
 if (asked.has("search")) find(asked.get("search"));
+document.body.removeAttribute("aria-busy");
