@@ -228,13 +228,13 @@ impl Header {
     /// Where the function table starts.
     #[must_use]
     pub fn fdes_at(&self) -> TableOffset {
-        self.behind_header(self.fde_offset)
+        self.after_header(self.fde_offset)
     }
 
     /// Where the rows of all functions start.
     #[must_use]
     pub fn fres_at(&self) -> TableOffset {
-        self.behind_header(self.fre_offset)
+        self.after_header(self.fre_offset)
     }
 
     /// The length of the table in bytes, from the header to the last row.
@@ -277,7 +277,7 @@ impl Header {
     }
 
     /// Sums of two `u32` and a `u8`: no overflow is possible.
-    fn behind_header(&self, offset: u32) -> TableOffset {
+    fn after_header(&self, offset: u32) -> TableOffset {
         TableOffset(28_u64.saturating_add(self.aux_len.into()).saturating_add(offset.into()))
     }
 }

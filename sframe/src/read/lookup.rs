@@ -305,16 +305,16 @@ fn find_from<S: Source>(
     pc: i64,
     place: &mut Place,
 ) -> Result<bool, S::Fault> {
-    let mut behind = None;
+    let mut later = None;
     loop {
         fetch(source, header, position, place)?;
-        if behind.is_some_and(|start| start != place.start) {
+        if later.is_some_and(|start| start != place.start) {
             return Ok(false);
         }
         if place.covers(pc) {
             return Ok(true);
         }
-        behind = (place.entry.size != 0).then_some(place.start);
+        later = (place.entry.size != 0).then_some(place.start);
         let Some(before) = position.checked_sub(1) else { return Ok(false) };
         position = before;
     }

@@ -84,8 +84,7 @@ pub enum OmissionReason {
 
     /// The table that the function was to be copied from is malformed there.
     Malformed(Error),
-    /// So many functions of that table share rows that copies of them would be
-    /// far larger than it.
+    /// Functions of that table share rows, and copies of these would be far larger than the table.
     SharedRows,
 }
 

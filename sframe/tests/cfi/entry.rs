@@ -214,8 +214,7 @@ fn a_cie_inside_another_entry_is_none() {
 
 #[test]
 fn cies_are_found_in_any_order_and_number() {
-    // Each has rules of its own. So many take minutes if each costs something
-    // for each other.
+    // Each has rules of its own. They take minutes if the time rises with the square of their number.
     let mut cfi = CfiBuilder::debug_frame();
     let cie = |slots: u8| Cie {
         instructions: vec![DEF_CFA, 7, 8 * slots, 0x90, 1],

@@ -1,6 +1,6 @@
 // Copies the records of a ring in a file to its standard output, by libperf.
 //
-// reader FILE BYTES forward|overwrite: the ring of so many bytes after the first page. Ends after a
+// reader FILE BYTES forward|overwrite: the ring has BYTES bytes after the first page. Ends after a
 // record of lost samples, or what there is of a ring that is overwritten.
 #include <errno.h>
 #include <fcntl.h>

@@ -35,7 +35,7 @@ pub struct Sampling {
 /// How often samples are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Often {
-    /// So many times a second of CPU time.
+    /// This number of times a second of CPU time.
     Rate(u32),
     /// Each time that the event has come so often.
     Each(u64),

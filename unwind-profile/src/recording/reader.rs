@@ -31,7 +31,7 @@ pub trait ReadProgress: fmt::Debug + Send + Sync {
     /// The reading of a file of `len` bytes begins.
     fn begin(&self, path: &Path, len: u64);
 
-    /// So many bytes of it are read.
+    /// `done` of its `len` bytes are read.
     fn done(&self, done: u64, len: u64);
 
     /// It is at its end.

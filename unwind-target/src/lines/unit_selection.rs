@@ -83,7 +83,7 @@ impl UnitSelection {
 }
 
 /// The header of a unit of types with this many bytes after its length (DWARF 5, section
-/// 7.5.1.3); `None` if 32 bits do not tell so many.
+/// 7.5.1.3); `None` if 32 bits do not hold that number.
 fn type_unit(len: usize, endian: RunTimeEndian) -> Option<[u8; 24]> {
     /// From here on lengths stand for something else.
     const RESERVED: u32 = 0xffff_fff0;

@@ -83,8 +83,8 @@ impl MappedFile {
         Self { path: PathBuf::from(OsString::from_vec(name)), id, deleted: len.is_some() }
     }
 
-    /// Whether it is no file of a file system, but what the kernel has behind shared memory and
-    /// huge pages.
+    /// Whether it is no file of a file system, but what the kernel has shared memory and
+    /// huge pages in.
     fn is_memory(&self) -> bool {
         self.deleted && is_name_of_memory(self.path.as_os_str().as_bytes())
     }

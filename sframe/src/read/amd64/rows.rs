@@ -84,7 +84,7 @@ impl<'a> FastRows<'a> {
     fn last_of<const HEAD: usize>(self, len: &[u8; 256]) -> Option<FoundRow<'a>> {
         // After the last place where a head may be.
         let limit = self.bytes.len().checked_sub(HEAD.wrapping_sub(1))?;
-        let behind = self.target.wrapping_add(1);
+        let past = self.target.wrapping_add(1);
         let head_at = |at: usize| {
             if at >= limit {
                 return None;
@@ -92,12 +92,12 @@ impl<'a> FastRows<'a> {
             let bytes = self.bytes.get(at..at.wrapping_add(HEAD))?.first_chunk::<HEAD>()?;
             let (start, info) = split_head(bytes, Endian::Little);
             let len = len.get(usize::from(info)).copied().unwrap_or_default();
-            Some(Head { at, start: start.wrapping_sub(behind), end: at.wrapping_add(len.into()) })
+            Some(Head { at, start: start.wrapping_sub(past), end: at.wrapping_add(len.into()) })
         };
         // Starts at or before the target are not below this.
-        let within = behind.wrapping_neg();
+        let within = past.wrapping_neg();
         let mut first = head_at(self.first)?;
-        if first.start < self.least.wrapping_sub(behind) || first.start < within {
+        if first.start < self.least.wrapping_sub(past) || first.start < within {
             return None;
         }
         // Not by the info byte that was read: of rows that are passed nothing but
@@ -219,8 +219,8 @@ mod tests {
             (FreType::Addr4, &top),
         ] {
             // What comes after is another function, or nothing.
-            for behind in [&[][..], &[0; 5], &[1, 0, 0, 0, 3], &[0xff; 5], &PROLOGUE] {
-                let bytes = [bytes, behind].concat();
+            for after in [&[][..], &[0; 5], &[1, 0, 0, 0, 3], &[0xff; 5], &PROLOGUE] {
+                let bytes = [bytes, after].concat();
                 // Cut anywhere, with more rows said to be there and with fewer.
                 for (len, rows, target) in (0..=bytes.len())
                     .flat_map(|len| {
