@@ -121,6 +121,19 @@ static __always_inline void put(struct record *record, u64 word)
 		record->next = record->ring->words;
 }
 
+static void put_all(struct record *record, const u64 *words, u32 len)
+{
+	u32 until_end = min_t(u64, len, record->end - record->next), at;
+
+	for (at = 0; at < until_end; at++)
+		record->next[at] = words[at];
+	record->next += until_end;
+	if (unlikely(record->next == record->end))
+		record->next = record->ring->words;
+	for (; at < len; at++)
+		*record->next++ = words[at];
+}
+
 static void put_halves(struct record *record, u32 low, u32 high)
 {
 	put(record, low | (u64)high << 32);
@@ -267,7 +280,6 @@ void put_stack(struct rings *rings, struct who who, const struct unwind_delivery
 	const struct unwind_stack *stack = &delivery->stack;
 	u64 chain = rings->tells_ends + stack->frames, words = 3 + chain + SAMPLE_ID_WORDS;
 	struct record record;
-	u32 at;
 
 	if (begin(&record, rings, who, words)) {
 		put_header(&record, RECORD_STACK, PERF_RECORD_MISC_USER, words);
@@ -275,8 +287,7 @@ void put_stack(struct rings *rings, struct who who, const struct unwind_delivery
 		put(&record, chain);
 		if (rings->tells_ends)
 			put(&record, delivery->sample | stack->end << 8 | stack->complete << 16 | stack->retryable << 17);
-		for (at = 0; at < stack->frames; at++)
-			put(&record, stack->pcs[at]);
+		put_all(&record, stack->pcs, stack->frames);
 		put_sample_id(&record, who);
 	}
 	end(&record);

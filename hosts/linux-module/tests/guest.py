@@ -205,7 +205,7 @@ SCENES = {
 
 
 # What a sample of the module may take more than one of perf without a call chain.
-MOST_INSTRUCTIONS = 3400
+MOST_INSTRUCTIONS = 3000
 
 
 def costs(console):
