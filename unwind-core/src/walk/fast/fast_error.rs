@@ -37,6 +37,7 @@ where
             return None;
         }
         let failure = self.error_of(row, at, mem)?;
+        // Code without a row in which a process starts has no caller.
         if row != kept && self.arch.is_initial_stack(self.arch.stack_addr(at.at), mem) {
             return None;
         }
