@@ -15,9 +15,12 @@ const REQUIRED: [u64; 2] = [3, 9];
 /// Types are small numbers.
 const TYPES_END: u64 = 1024;
 
-/// The most arguments, and the most words in all.
+/// The most arguments, of which each process has one since Linux 5.18, and the most words in all.
 const MOST_ARGUMENTS: u64 = 4096;
-const MOST_WORDS: u32 = 16384;
+const MOST_WORDS: u32 = 4096;
+
+/// The most zeros for variables that a program has taken out, with the one at the end.
+const MOST_ZEROS: u32 = 64;
 
 /// Whether the stack of a process begins at `slot`.
 #[inline(never)]
@@ -28,16 +31,18 @@ pub(crate) fn is_initial_stack<M: Memory>(slot: VirtAddr, word: WordSize, mem: &
 
 /// Passes the arguments and the environment, and returns the first type of the vector.
 fn find_vector<M: Memory>(words: &mut Words<'_, M>, slot: VirtAddr) -> Option<u64> {
-    let arguments = words.read().filter(|count| *count < MOST_ARGUMENTS)?;
+    // Where memory is all zeroes this ends at once.
+    let arguments = words.read().filter(|count| *count != 0 && *count < MOST_ARGUMENTS)?;
     words.skip(arguments)?;
     if words.read()? != 0 {
         return None;
     }
     // A program may have taken variables out, so that there are zeros among the addresses. All of
     // them are of strings above.
+    let mut zeros = MOST_ZEROS;
     loop {
         match words.read()? {
-            0 => {}
+            0 => zeros = zeros.checked_sub(1)?,
             first if first < TYPES_END => return Some(first),
             address if address > slot.get() => {}
             _ => return None,
@@ -91,6 +96,7 @@ mod tests {
 
     extern crate std;
 
+    use std::vec;
     use std::vec::Vec;
 
     use proptest::prelude::*;
@@ -134,6 +140,31 @@ mod tests {
             for len in 0..13 {
                 assert!(!is_initial(&WHOLE[..len], word), "cut after {len}");
             }
+        }
+    }
+
+    /// A walk in a signal handler asks for each of these words by a system call.
+    #[test]
+    fn u11_zeros_are_looked_at_in_few_reads() {
+        struct Zeros(u64, u32);
+        impl Memory for Zeros {
+            fn read(&mut self, at: VirtAddr, buf: &mut [u8]) -> Result<(), unwind_core::ReadError> {
+                self.1 += 1;
+                let first = if at.get() == SLOT { self.0 } else { 0 };
+                buf.copy_from_slice(&first.to_le_bytes()[..buf.len()]);
+                Ok(())
+            }
+        }
+        for (first, most) in [(0, 1), (1, 3 + MOST_ZEROS)] {
+            let mut mem = Zeros(first, 0);
+            assert!(!is_initial_stack(VirtAddr::new(SLOT), WordSize::Eight, &mut mem));
+            assert_eq!(mem.1, most);
+        }
+        // Of two variables one was taken out.
+        for more in [MOST_ZEROS - 2, MOST_ZEROS - 1] {
+            let mut words = WHOLE.to_vec();
+            words.splice(5..5, vec![0; more.try_into().unwrap()]);
+            assert_eq!(is_initial(&words, WordSize::Eight), more < MOST_ZEROS - 1);
         }
     }
 
