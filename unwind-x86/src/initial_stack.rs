@@ -143,23 +143,33 @@ mod tests {
         }
     }
 
-    /// A walk in a signal handler asks for each of these words by a system call.
+    /// Memory with a word at the slot and another one everywhere else, and how often it was read.
+    struct Filled {
+        first: u64,
+        rest: u64,
+        reads: u32,
+    }
+
+    impl Memory for Filled {
+        fn read(&mut self, at: VirtAddr, buf: &mut [u8]) -> Result<(), unwind_core::ReadError> {
+            self.reads += 1;
+            let word = if at.get() == SLOT { self.first } else { self.rest };
+            buf.copy_from_slice(&word.to_le_bytes()[..buf.len()]);
+            Ok(())
+        }
+    }
+
+    /// Whether the stack of a process begins in such memory, and how many reads tell that.
+    fn is_initial_in(first: u64, rest: u64) -> (bool, u32) {
+        let mut mem = Filled { first, rest, reads: 0 };
+        (is_initial_stack(VirtAddr::new(SLOT), WordSize::Eight, &mut mem), mem.reads)
+    }
+
+    /// A walk in a signal handler may take a system call for each read.
     #[test]
     fn u11_zeros_are_looked_at_in_few_reads() {
-        struct Zeros(u64, u32);
-        impl Memory for Zeros {
-            fn read(&mut self, at: VirtAddr, buf: &mut [u8]) -> Result<(), unwind_core::ReadError> {
-                self.1 += 1;
-                let first = if at.get() == SLOT { self.0 } else { 0 };
-                buf.copy_from_slice(&first.to_le_bytes()[..buf.len()]);
-                Ok(())
-            }
-        }
-        for (first, most) in [(0, 1), (1, 3 + MOST_ZEROS)] {
-            let mut mem = Zeros(first, 0);
-            assert!(!is_initial_stack(VirtAddr::new(SLOT), WordSize::Eight, &mut mem));
-            assert_eq!(mem.1, most);
-        }
+        assert_eq!(is_initial_in(0, 0), (false, 1));
+        assert_eq!(is_initial_in(1, 0), (false, 3 + MOST_ZEROS));
         // Of two variables one was taken out.
         for more in [MOST_ZEROS - 2, MOST_ZEROS - 1] {
             let mut words = WHOLE.to_vec();
@@ -172,19 +182,9 @@ mod tests {
         /// The stack of this process is looked at in a bounded number of reads, whatever is there.
         #[test]
         fn u11_any_words_are_looked_at_in_a_bounded_number_of_reads(word in any::<u64>()) {
-            struct Same(u64, u32);
-            impl Memory for Same {
-                fn read(&mut self, _: VirtAddr, buf: &mut [u8]) -> Result<(), unwind_core::ReadError> {
-                    self.1 += 1;
-                    let bytes = self.0.to_le_bytes();
-                    buf.iter_mut().zip(bytes.iter().cycle()).for_each(|(to, from)| *to = *from);
-                    Ok(())
-                }
-            }
             for word in [word, 0, 1, u64::MAX] {
-                let mut mem = Same(word, 0);
-                prop_assert!(!is_initial_stack(VirtAddr::new(SLOT), WordSize::Eight, &mut mem));
-                prop_assert!(mem.1 <= MOST_WORDS);
+                let (is_initial, reads) = is_initial_in(word, word);
+                prop_assert!(!is_initial && reads <= MOST_WORDS);
             }
         }
     }
