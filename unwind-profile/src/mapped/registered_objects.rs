@@ -7,7 +7,9 @@ use std::ops;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::time::ClockId;
 use unwind_target::Notices;
+use unwind_target::clock::nanoseconds;
 use unwind_target::jit::registered_objects::{JitLists, code_of};
 use unwind_target::target::memory::ProcessMemory;
 
@@ -15,8 +17,9 @@ use crate::mapped::ranges::{Range, Ranges};
 use crate::mapped::recorded_file::RecordedFile;
 use crate::recording::registered_code::{Change, RegisteredCode};
 
-/// How long it is at least until the lists of a process are read again, and how many times as long as that took: the
-/// program says how much there is to do.
+/// How long it is at least until the lists of a process are read again, and how many times the CPU time that the last
+/// read took: the program says how much there is to do. Time in which others had the CPU is none of it, or a busy
+/// machine would leave samples without the rows of new code.
 const GAP: Duration = Duration::from_millis(20);
 const TIMES: u32 = 20;
 
@@ -52,13 +55,30 @@ pub(crate) struct RegisteredObjects {
 #[derive(Debug, Default)]
 struct Look {
     listed: BTreeSet<usize>,
-    /// Whether they were read to their ends.
-    is_whole: bool,
+    /// What they have no more, by the time when that was seen: samples from before, which are walked later, have it.
+    going: BTreeMap<usize, u64>,
     /// How often memory for code was mapped until then.
     mapped: u64,
     /// When they are to be read again, and when what has no place may be looked for one.
     due: Option<Instant>,
     placing_due: Option<Instant>,
+}
+
+impl Look {
+    /// Takes what the lists have at a time, and whether that is all of it, where `known` was placed.
+    fn take(&mut self, (listed, is_whole): (BTreeSet<usize>, bool), known: &Placed, now: u64) {
+        self.listed = listed;
+        self.going.retain(|place, _| !self.listed.contains(place));
+        let gone = known.keys().filter(|place| is_whole && !self.listed.contains(place));
+        for &place in gone {
+            self.going.entry(place).or_insert(now);
+        }
+    }
+
+    /// What a sample of this time does not have any more.
+    fn gone(&mut self, time: u64) -> Vec<usize> {
+        self.going.extract_if(.., |_, since| *since <= time).map(|(place, _)| place).collect()
+    }
 }
 
 /// The objects of a process by their places in [`RegisteredObjects`], and where their code is.
@@ -101,26 +121,30 @@ impl RegisteredObjects {
         (ranges, known): (&Ranges, &Placed),
     ) -> Option<Change> {
         let mut look = self.looks.remove(&process).unwrap_or_default();
-        let mut now = Instant::now();
+        let now = Instant::now();
         let is_due = |due: Option<Instant>| due.is_none_or(|due| now >= due);
         let (reads, places) = (is_due(look.due), is_due(look.placing_due));
         if reads {
             // That files are looked through for them happens once.
             let list = |range: &&Range| range.file.jit_list()?.checked_add(range.bias()?);
             let heads: BTreeSet<u64> = texts.all().iter().filter_map(list).collect();
-            now = Instant::now();
-            match self.read(process, &JitLists::at(heads)) {
-                Some((listed, is_whole)) => (look.listed, look.is_whole) = (listed, is_whole),
-                None => look.is_whole = false,
+            let (began, now) = (cpu_time(), nanoseconds(ClockId::Monotonic).unwrap_or(0));
+            if let Some(read) = self.read(process, &JitLists::at(heads)) {
+                look.take(read, known, now);
             }
-            look.due = after(now, GAP);
+            look.due = after(began, GAP);
         }
-        let change = (reads || (places && look.mapped != mapped)).then(|| {
-            now = Instant::now();
+        let gone = look.gone(time);
+        let change = (reads || !gone.is_empty() || (places && look.mapped != mapped)).then(|| {
+            let began = cpu_time();
             look.mapped = mapped;
-            let change = self.change((process, time), &look, (ranges, known));
-            look.placing_due = after(now, Duration::ZERO);
-            change
+            if !gone.is_empty() {
+                // Others may be in its place.
+                look.due = None;
+            }
+            let added = self.missing(&look.listed, (ranges, known));
+            look.placing_due = after(began, Duration::ZERO);
+            Change { process, time, added, gone }
         });
         self.looks.insert(process, look);
         let change =
@@ -135,22 +159,15 @@ impl RegisteredObjects {
         Some(change)
     }
 
-    /// What is different in a process now that its lists have these objects.
-    fn change(
-        &self,
-        (process, time): (u32, u64),
-        Look { listed, is_whole, .. }: &Look,
-        (ranges, known): (&Ranges, &Placed),
-    ) -> Change {
+    /// What of these objects has no code at its place, and can have it there.
+    fn missing(&self, listed: &BTreeSet<usize>, (ranges, known): (&Ranges, &Placed)) -> Vec<usize> {
         let is_missing = |place: &usize| {
             known.get(place).is_none_or(|code| {
                 let is_there = |placed: &PlacedCode| ranges.has(&placed.code);
                 !code.iter().any(is_there) && !self.place(*place, ranges).1.is_empty()
             })
         };
-        let added = listed.iter().copied().filter(is_missing).collect();
-        let gone = known.keys().copied().filter(|place| *is_whole && !listed.contains(place));
-        Change { process, time, added, gone: gone.collect() }
+        listed.iter().copied().filter(is_missing).collect()
     }
 
     /// The objects that the lists of a process have, and whether all of these could be read.
@@ -258,10 +275,15 @@ impl RegisteredObjects {
     }
 }
 
-/// When to do again what was begun at a time and ends now.
-fn after(began: Instant, least: Duration) -> Option<Instant> {
-    let now = Instant::now();
-    now.checked_add(now.duration_since(began).saturating_mul(TIMES).max(least))
+/// The CPU time of this thread.
+fn cpu_time() -> Duration {
+    Duration::from_nanos(nanoseconds(ClockId::ThreadCPUTime).unwrap_or(0))
+}
+
+/// When to do again what was begun at a CPU time of this thread and ends now.
+fn after(began: Duration, least: Duration) -> Option<Instant> {
+    let took = cpu_time().saturating_sub(began);
+    Instant::now().checked_add(took.saturating_mul(TIMES).max(least))
 }
 
 /// What is in a part of the ranges, if that is code all over that the program has made and no object has: what a dump
@@ -361,6 +383,23 @@ mod tests {
         assert_eq!(at(&mut spaces, 20, 0x1800), None);
         assert_eq!(at(&mut spaces, 20, 0x1880), Some(0x1880..0x1890));
         assert_ne!(spaces.of(TASK, 20).generation, before);
+    }
+
+    #[test]
+    fn m1_samples_from_before_an_object_went_have_it() {
+        let placed = |places: &[usize]| places.iter().map(|&place| (place, vec![])).collect();
+        let listed = |places: &[usize]| (places.iter().copied().collect(), true);
+        let (known, mut look): (Placed, _) = (placed(&[0, 1, 2]), Look::default());
+        look.take(listed(&[0, 2]), &known, 10);
+        look.take(listed(&[2]), &known, 20);
+        assert!(look.gone(9).is_empty());
+        assert_eq!(look.gone(10), [1]);
+        // It is there again before that was to go.
+        look.take(listed(&[0, 2]), &placed(&[0, 2]), 30);
+        assert!(look.gone(u64::MAX).is_empty());
+        // A list that was not read to its end does not say that the rest is gone.
+        look.take((BTreeSet::new(), false), &placed(&[0, 2]), 40);
+        assert!(look.gone(u64::MAX).is_empty());
     }
 
     #[test]
