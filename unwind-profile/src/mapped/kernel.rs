@@ -1,7 +1,7 @@
 //! The functions of the running kernel, for recordings of it.
 
 use std::io::Read as _;
-use std::{fs, iter};
+use std::{fs, mem};
 
 use memchr::{memchr, memchr_iter, memmem, memrchr};
 use object::Endianness;
@@ -156,10 +156,9 @@ impl KernelSymbols {
     }
 
     fn parse(text: Vec<u8>) -> Self {
-        let ends = memchr_iter(b'\n', &text).chain([text.len()]);
-        let starts =
-            iter::once(0).chain(memchr_iter(b'\n', &text).map(|end| end.saturating_add(1)));
-        let lines = starts.zip(ends).filter_map(|(start, end)| {
+        let mut next = 0;
+        let lines = memchr_iter(b'\n', &text).chain([text.len()]).filter_map(|end| {
+            let start = mem::replace(&mut next, end.saturating_add(1));
             let addr = addr_of_function(text.get(start..end)?)?;
             // All are zero for those who may not see them.
             (addr != 0).then_some(Line { addr, start })
@@ -254,7 +253,21 @@ fn addr_of_function(line: &[u8]) -> Option<u64> {
     let (addr, rest) = line.split_at_checked(memchr(b' ', line)?)?;
     let &[b' ', kind, b' ', ..] = rest else { return None };
     rank_of(kind)?;
-    u64::from_str_radix(plain(addr)?, 16).ok()
+    hexadecimal(addr)
+}
+
+/// As the kernel writes it: 16 digits at most, none of them a capital.
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for &digit in digits {
+        let value = match digit {
+            b'0'..=b'9' => digit & 0xf,
+            b'a'..=b'f' => (digit & 0xf).wrapping_add(9),
+            _ => return None,
+        };
+        number = number << 4 | u64::from(value);
+    }
+    (digits.len() <= 16).then_some(number)
 }
 
 fn rank_of(kind: u8) -> Option<Rank> {
