@@ -51,6 +51,7 @@ pub struct Recorder {
     events: Vec<Requested>,
     off_cpu: bool,
     walked_by: WalkedBy,
+    kernel_walk: KernelWalk,
     stack_bytes: Option<u32>,
     has_all_threads: bool,
     output: Option<PathBuf>,
@@ -101,6 +102,7 @@ impl Recorder {
             events: Vec::new(),
             off_cpu: false,
             walked_by: WalkedBy::Any,
+            kernel_walk: KernelWalk::default(),
             stack_bytes: None,
             has_all_threads: false,
             output: None,
@@ -134,6 +136,13 @@ impl Recorder {
     /// What walks stacks. This replaces what [`stack_bytes`](Self::stack_bytes) has said of it.
     pub fn walked_by(self, walked_by: WalkedBy) -> Self {
         Self { walked_by, ..self }
+    }
+
+    /// Whether a walk in the kernel brings in memory of a stack that is not resident, as it does by default. Without
+    /// it no thread waits for a file system, and a stack ends at such a page.
+    pub fn brings_in_memory(mut self, faults: bool) -> Self {
+        self.kernel_walk.faults = faults;
+        self
     }
 
     /// Has stacks copied, and says how many bytes of each are looked at, 8 to 65,528; others are taken for the
@@ -286,7 +295,7 @@ impl Recorder {
             often: Often::Rate(self.rate),
             events: self.events.clone(),
             cpus: None,
-            user_stacks: self.walked_by.user_stacks(copies, KernelWalk::default()),
+            user_stacks: self.walked_by.user_stacks(copies, self.kernel_walk),
             off_cpu: self.off_cpu,
             ring: RingSize::AtMost(RING),
             whom,
@@ -322,5 +331,24 @@ struct EndsWhenDropped(Arc<AtomicBool>);
 impl Drop for EndsWhenDropped {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::sampling::UserStacks;
+
+    #[test]
+    fn walks_in_the_kernel_bring_in_memory_unless_that_is_not_wanted() {
+        let faults = |recorder: Recorder| {
+            let sampling = recorder.walked_by(WalkedBy::Kernel).sampling(Whom::Threads(vec![1]));
+            match sampling.user_stacks {
+                UserStacks::Walked(walk) => walk.faults,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(faults(Recorder::new()));
+        assert!(!faults(Recorder::new().brings_in_memory(false)));
     }
 }
