@@ -19,6 +19,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use test_support::{skip, tool};
@@ -407,6 +408,26 @@ fn d14_a_command_that_fails_is_told_and_its_recording_is_whole() {
     }
     let output = unwind(&["record", "-o", data, "--", "true"]);
     assert!(!text(&output.stderr).contains("exit status"));
+}
+
+#[test]
+fn d14_a_recording_that_cannot_be_written_any_more_ends() {
+    let data = support::scratch("record_full").join("perf.data");
+    // It would run for a minute or more, ends with the recorder, and does not keep its pipes.
+    let busy =
+        "exec >&- 2>&-; i=0; while kill -0 $PPID && [ $i -lt 20000000 ]; do i=$((i + 1)); done";
+    let full = "trap '' XFSZ; ulimit -f 512; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", full, "sh", env!("CARGO_BIN_EXE_unwind"), "record", "--engine", "perf"]);
+    command.arg("--keep-stacks").arg("-o").arg(&data).args(["--", "sh", "-c", busy]);
+    let begun = Instant::now();
+    let output = command.output().unwrap();
+    let text = text(&output.stderr);
+    if text.contains("lets no sampling event be opened") {
+        return skip(&text);
+    }
+    assert!(!output.status.success() && text.contains("File too large"), "{text}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -147,12 +147,15 @@ impl RegisteredObjects {
             Change { process, time, added, gone }
         });
         self.looks.insert(process, look);
-        let change =
-            change.filter(|change| !(change.added.is_empty() && change.gone.is_empty()))?;
+        let mut change = change?;
         let count = change.added.len().saturating_add(change.gone.len());
         self.changed = self.changed.saturating_add(count);
-        if self.changed > MAX_CHANGES {
+        if self.changed > MAX_CHANGES && !change.added.is_empty() {
             self.tell_of_bound(process);
+            // What has gone, which is no more than what came, makes room for other code.
+            change.added.clear();
+        }
+        if change.added.is_empty() && change.gone.is_empty() {
             return None;
         }
         self.changes.push(change.clone());

@@ -29,7 +29,7 @@ use crate::session::ledger::Ledger;
 use crate::session::ledger_section::LedgerSection;
 use crate::session::recording::begin_file;
 use crate::session::stream::layout;
-use crate::walks::tally::Mark;
+use crate::walks::marks::{Mark, Marks};
 
 /// What is older can be read whatever ends the recorder.
 const KEPT_WITHIN: Duration = Duration::from_secs(1);
@@ -37,9 +37,6 @@ const KEPT_WITHIN: Duration = Duration::from_secs(1);
 /// The most threads of which it is known what they are called, and the most mappings that are known to be written. Then
 /// they are written anew.
 const KNOWN_LIMIT: usize = 1 << 16;
-
-/// The most samples that are listed as not complete: those of an hour at 49 Hz of five vCPUs.
-const MARKS_LIMIT: usize = 1 << 20;
 
 /// The process that mappings of a kernel itself are said to be of.
 const KERNEL: Task = Task { pid: u32::MAX, tid: u32::MAX };
@@ -90,23 +87,6 @@ pub struct GuestRecording {
     incomplete: Marks,
     stops: StopTimes,
     due: Option<Instant>,
-}
-
-/// Which samples are not complete, as many as are listed.
-#[derive(Debug, Default)]
-struct Marks {
-    listed: Vec<Mark>,
-    /// There are more.
-    is_cut: bool,
-}
-
-impl Marks {
-    fn add(&mut self, mark: Mark) {
-        self.is_cut |= self.listed.len() >= MARKS_LIMIT;
-        if !self.is_cut {
-            self.listed.push(mark);
-        }
-    }
 }
 
 impl GuestRecording {
@@ -247,8 +227,7 @@ impl GuestRecording {
             return Ok(());
         }
         self.due = None;
-        let Marks { listed, is_cut } = &self.incomplete;
-        let section = LedgerSection::of_marks_so_far(self.ledger.clone(), listed, *is_cut);
+        let section = LedgerSection::of_marks_so_far(self.ledger.clone(), &self.incomplete);
         let sections = self.sections(&section)?;
         self.out.checkpoint(&sections)
     }
@@ -261,8 +240,8 @@ impl GuestRecording {
     pub fn finish(mut self) -> io::Result<Ledger> {
         self.ledger.guest = Some(self.stops.stops());
         let ledger = mem::replace(&mut self.ledger, Ledger::new());
-        let Marks { listed, is_cut } = mem::take(&mut self.incomplete);
-        let section = LedgerSection::of_marks(ledger, &listed, is_cut);
+        let incomplete = mem::take(&mut self.incomplete);
+        let section = LedgerSection::of_marks(ledger, &incomplete);
         let sections = self.sections(&section)?;
         self.out.finish(&sections)?;
         Ok(section.ledger)
@@ -308,24 +287,6 @@ mod tests {
     use super::*;
     use crate::recording::reader::PerfReader;
     use crate::session::ledger_section::told;
-
-    #[test]
-    fn marks_are_listed_up_to_a_limit_and_then_no_other_stack_counts_as_complete() {
-        let mut marks = Marks::default();
-        let mark = Mark { time: 1, thread: 2, reason: "gap" };
-        for _ in 0..MARKS_LIMIT {
-            marks.add(mark);
-        }
-        let section =
-            |marks: &Marks| LedgerSection::of_marks(Ledger::new(), &marks.listed, marks.is_cut);
-        assert!(section(&marks).others_are_complete());
-        marks.add(mark);
-        assert_eq!(marks.listed.len(), MARKS_LIMIT);
-        assert!(!section(&marks).others_are_complete());
-        // What is written each second lists few.
-        let so_far = LedgerSection::of_marks_so_far(Ledger::new(), &marks.listed, false);
-        assert!(so_far.incomplete.is_empty() && !so_far.others_are_complete());
-    }
 
     /// Code of a process, and a sample in it.
     fn sample(recording: &mut GuestRecording, pid: u32, incomplete: Option<&'static str>) {

@@ -11,7 +11,8 @@ use crate::recording::header::Feature;
 use crate::recording::reader::PerfReader;
 use crate::session::ledger::Ledger;
 use crate::session::told::Told;
-use crate::walks::tally::{Mark, Tally, UNMATCHED};
+use crate::walks::marks::Marks;
+use crate::walks::tally::Tally;
 
 /// What the ledger's section holds, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,29 +38,27 @@ const MAX_LISTED: usize = 1 << 14;
 
 impl LedgerSection {
     /// Of a whole recording with these marks, and with more if these are cut.
-    pub(crate) fn of_marks(ledger: Ledger, marks: &[Mark], is_cut: bool) -> Self {
+    pub(crate) fn of_marks(ledger: Ledger, marks: &Marks) -> Self {
+        let listed = marks.listed.iter();
         let incomplete =
-            marks.iter().map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
-        Self { ledger, incomplete, is_unfinished: false, is_cut }
+            listed.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
+        Self { ledger, incomplete, is_unfinished: false, is_cut: marks.is_cut }
     }
 
     /// The same of what is written so far.
-    pub(crate) fn of_marks_so_far(ledger: Ledger, marks: &[Mark], is_cut: bool) -> Self {
-        let is_long = marks.len() > MAX_LISTED;
-        let listed = if is_long { &[] } else { marks };
-        let section = Self::of_marks(ledger, listed, is_cut || is_long);
+    pub(crate) fn of_marks_so_far(ledger: Ledger, marks: &Marks) -> Self {
+        let none = Marks { listed: Vec::new(), is_cut: true };
+        let section =
+            Self::of_marks(ledger, if marks.listed.len() > MAX_LISTED { &none } else { marks });
         Self { is_unfinished: true, ..section }
     }
 
     /// Of what is written so far.
     pub(crate) fn so_far(tally: &Tally, told: &Told, events: &[String]) -> Self {
-        let marks = tally.marks.as_deref().unwrap_or_default();
-        let unmatched = marks.iter().filter(|mark| mark.reason == UNMATCHED).count();
-        let unmatched = u64::try_from(unmatched).unwrap_or(u64::MAX);
-        let ledger = Ledger::of(Drained::default(), tally, unmatched, told);
+        let ledger = Ledger::of(Drained::default(), tally, tally.unmatched, told);
         let ledger = Ledger { written: ledger.classified(), ..ledger };
         let ledger = ledger.with_events(events, None, tally);
-        Self::of_marks_so_far(ledger, marks, false)
+        Self::of_marks_so_far(ledger, tally.marks.as_ref().unwrap_or(&Marks::default()))
     }
 
     /// Whether the stacks that it does not list are complete. Those that the kernel has walked may
@@ -109,3 +108,32 @@ pub fn ledger_of(section: &[u8]) -> Option<LedgerSection> {
 
 /// The longest word for a reason, in characters.
 const MAX_REASON: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::walks::marks::{LIMIT, Mark};
+
+    #[test]
+    fn marks_are_listed_up_to_a_limit_and_then_no_other_stack_counts_as_complete() {
+        let mut marks = Marks::default();
+        let mark = Mark {
+            time: 999_999_999_999_999,
+            thread: 4_000_000,
+            reason: "frame-pointer-below-stack",
+        };
+        for _ in 0..LIMIT {
+            marks.add(mark);
+        }
+        let section = |marks: &Marks| LedgerSection::of_marks(Ledger::new(), marks);
+        assert!(section(&marks).others_are_complete());
+        marks.add(mark);
+        assert_eq!(marks.listed.len(), LIMIT);
+        assert!(!section(&marks).others_are_complete());
+        // It can be read, however long the words are.
+        assert!(serde_json::to_vec(&section(&marks)).unwrap().len() < 64 << 20);
+        // What is written each second lists few.
+        let so_far = LedgerSection::of_marks_so_far(Ledger::new(), &marks);
+        assert!(so_far.incomplete.is_empty() && !so_far.others_are_complete());
+    }
+}

@@ -13,6 +13,8 @@ pub mod stream;
 pub mod told;
 
 use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 
 use unwind_perf::record::Attr;
@@ -140,6 +142,8 @@ pub struct Session {
     /// Losses of earlier parts that records have not told of yet.
     untold: u64,
     notices: Notices,
+    /// Ends the recording.
+    ends: Arc<AtomicBool>,
 }
 
 impl Session {
@@ -156,6 +160,7 @@ impl Session {
         let (events, copy_size) = (opened.engine.events(), opened.copy_size.clone());
         let keeper = keeps_files.then(|| Keeper::start(notices.clone())).flatten();
         let (has_waits, told) = (sampling.off_cpu, opened.told.clone());
+        let ends = Arc::clone(&span.ends);
         let (emptied, parts) = opened.empty(existing, span);
         Self {
             emptied,
@@ -168,6 +173,7 @@ impl Session {
             told,
             untold: 0,
             notices,
+            ends,
         }
     }
 
@@ -186,6 +192,10 @@ impl Session {
         let (copy_size, notices) = (self.copy_size.clone(), self.notices.clone());
         let mut recording = Recording::begin(file, &self.events, self.form, copy_size, notices)?;
         let recorded = recording.write(part.reader, self.keeper.as_ref(), self.told.clone());
+        if recorded.is_err() {
+            // What comes now has no place.
+            self.ends.store(true, Ordering::Relaxed);
+        }
         let drained = part.end.wait()?;
         let mut recorded = recorded?;
         // The kernel tells of losses when there is room again, which may be in the next part.
@@ -201,8 +211,8 @@ impl Session {
         let ledger = ledger.with_cpu_time(drained.cpu_time, self.form.rate);
         let names = names_of(&self.events);
         let ledger = ledger.with_events(&names, Some(&drained), &recorded.tally);
-        let marks = recorded.tally.marks.as_deref().unwrap_or_default();
-        let section = LedgerSection::of_marks(ledger, marks, false);
+        let marks = recorded.tally.marks.unwrap_or_default();
+        let section = LedgerSection::of_marks(ledger, &marks);
         recording.finish(&section)?;
         recorded.summary.end?;
         Ok(section.ledger)

@@ -5,6 +5,7 @@ pub mod chosen_event;
 pub mod found_by;
 pub mod found_calls;
 pub mod found_frames;
+pub mod marks;
 pub mod merged_file;
 pub mod merged_records;
 pub mod printed;

@@ -6,6 +6,7 @@ use unwind_perf::merge::Outcome;
 use unwind_perf::record::{Attr, UserState};
 
 use crate::recording::held::Held;
+use crate::walks::marks::{Mark, Marks};
 use crate::walks::walk::WalkedStack;
 
 /// How many samples there were of each kind.
@@ -21,7 +22,7 @@ pub struct Tally {
     /// Samples that were left out since their fields cannot be told apart.
     pub(crate) damaged: u64,
     /// The samples that are not complete, if they are to be kept.
-    pub(crate) marks: Option<Vec<Mark>>,
+    pub(crate) marks: Option<Marks>,
     /// Samples whose user part did not come.
     pub(crate) unmatched: u64,
     /// The same of each event, if there are several.
@@ -31,19 +32,10 @@ pub struct Tally {
 /// Why a sample is marked whose user part did not come.
 pub(crate) const UNMATCHED: &str = "unmatched";
 
-/// Which sample is not complete, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    /// In nanoseconds.
-    pub(crate) time: u64,
-    pub(crate) thread: u32,
-    pub(crate) reason: &'static str,
-}
-
 impl Tally {
     /// One that keeps which samples are not complete.
     pub(crate) fn with_marks() -> Self {
-        Self { marks: Some(Vec::new()), ..Self::default() }
+        Self { marks: Some(Marks::default()), ..Self::default() }
     }
 
     /// The same that counts each of this number of events, too.
@@ -102,7 +94,7 @@ impl Tally {
 
     fn mark(&mut self, held: &Held, reason: &'static str) {
         if let Some(marks) = &mut self.marks {
-            marks.push(Mark { time: held.time, thread: held.task.tid, reason });
+            marks.add(Mark { time: held.time, thread: held.task.tid, reason });
         }
     }
 
@@ -164,7 +156,7 @@ mod tests {
         let lost = Outcome::Unmatched { cookie: None, reason: Unmatched::End };
         tally.count_kernels(&kernels, &lost);
         assert_eq!((tally.unchecked, tally.kernel_only, tally.walked()), (3, 1, 0));
-        let marks = tally.marks.unwrap();
+        let marks = tally.marks.unwrap().listed;
         assert_eq!(marks, [Mark { time: 9, thread: 0, reason: "unmatched" }]);
     }
 }

@@ -130,7 +130,8 @@ impl<M: Memory, T: FnMut(Vec<u8>)> ListReader<'_, M, T> {
             }
             entry = self.word(entry, NEXT_ENTRY)?;
         }
-        Some(())
+        // Of a longer list it is not known what it has no more.
+        (entry == 0).then_some(())
     }
 
     fn word(&mut self, addr: u64, offset: u64) -> Option<u64> {

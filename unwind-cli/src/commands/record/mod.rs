@@ -366,15 +366,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         [program, arguments @ ..] => Some(HeldCommand::new(program, arguments, signals)?),
         [] => None,
     };
-    let (whom, subject, existing) = match (chosen, &held) {
-        (Some((whom, subject)), _) => {
-            let existing = existing(&subject);
-            (whom, subject, existing)
-        }
-        (None, Some(held)) => {
-            (Whom::Command(held.pid()), Subject::Processes(vec![held.pid()]), Vec::new())
-        }
-        (None, None) => (Whom::All, Subject::All, existing(&Subject::All)),
+    let (whom, subject) = match (chosen, &held) {
+        (Some(chosen), _) => chosen,
+        (None, Some(held)) => (Whom::Command(held.pid()), Subject::Processes(vec![held.pid()])),
+        (None, None) => (Whom::All, Subject::All),
     };
     let is_beside = !matches!(whom, Whom::Command(_));
     let beside = held.as_ref().map(HeldCommand::pid).filter(|_| is_beside);
@@ -404,6 +399,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     let every = args.every.map(Duration::from_secs);
+    // Of those that begin from here on records tell.
+    let existing = if is_beside { existing(&subject) } else { Vec::new() };
     let span = Span { subject, beside, ends: ends.clone(), until, every };
     let kept = (!args.no_buildid_cache, notices::all().clone());
     let session = Session::begin(opened, &sampling, form, (&existing, span), kept);

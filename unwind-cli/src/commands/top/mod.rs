@@ -129,7 +129,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
     let ends = end_at(&signals, &Arc::default());
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
-    let (whom, existing) = (of_running(&subject), existing(&subject));
+    let whom = of_running(&subject);
     let sizes = CopySizes::several(&whom, 1, false);
     let user_stacks = args.engine.user_stacks(Copies { sizes, with_chains: false }, false);
     let opened = open(
@@ -153,6 +153,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         told: opened.told_stacks(),
         debug_files: args.debug_directories.files(None),
     };
+    // Of those that begin from here on records tell.
+    let existing = existing(&subject);
     let span = Span { subject, beside: None, ends: ends.clone(), until: None, every: None };
     let (emptied, parts) = opened.empty(&existing, span);
     let reader = parts.recv().map_err(|error| Failure::new(error, 1))?.reader;
