@@ -69,12 +69,20 @@ impl Existing<'_> {
         }
     }
 
-    /// Says where the kernel is, if that may be known.
+    /// Says where the kernel and its modules are, if that may be known.
     pub(crate) fn kernel(&mut self) {
-        let Some(Range { start, end }) = kernel_code() else { return };
+        if let Some(Range { start, end }) = kernel_code() {
+            self.put_of_kernel(start..end, start, b"[kernel.kallsyms]_text");
+        }
+        for (name, range) in modules_of(&fs::read("/proc/modules").unwrap_or_default()) {
+            self.put_of_kernel(range, 0, format!("[{name}]").as_bytes());
+        }
+    }
+
+    fn put_of_kernel(&mut self, range: Range<u64>, offset: u64, name: &[u8]) {
         let task = Task { pid: u32::MAX, tid: 0 };
-        let mut mapping = Mapping::of_code(task, start..end, b"[kernel.kallsyms]_text");
-        (mapping.offset, mapping.sample_id) = (start, before(task));
+        let mut mapping = Mapping::of_code(task, range, name);
+        (mapping.offset, mapping.sample_id) = (offset, before(task));
         let at = self.out.len();
         self.put(&mapping);
         // A mapping of the kernel says so in its header.
@@ -144,6 +152,27 @@ fn kernel_code() -> Option<Range<u64>> {
     Some(start..end.filter(|&end| end > start).unwrap_or(u64::MAX))
 }
 
+/// The modules in `/proc/modules`, whose lines are such as `xfs 1552384 1 - Live 0xffffffffc0a00000 (E)`: those with an
+/// address, by that. Since Linux 6.4 it is that of the code, and the size is of the data, too.
+fn modules_of(list: &[u8]) -> Vec<(&str, Range<u64>)> {
+    let modules = list.split(|&byte| byte == b'\n').filter_map(|line| {
+        let mut words = plain(line)?.split(' ');
+        let (name, size) = (words.next()?, words.next()?.parse().ok()?);
+        let start = u64::from_str_radix(words.nth(3)?.strip_prefix("0x")?, 16).ok()?;
+        // Who may not know has zeros.
+        let end = start.checked_add(size).filter(|_| start != 0)?;
+        Some((name, start..end))
+    });
+    let mut modules: Vec<_> = modules.collect();
+    modules.sort_by_key(|(_, range)| range.start);
+    let starts: Vec<u64> = modules.iter().map(|(_, range)| range.start).collect();
+    for ((_, range), &next) in modules.iter_mut().zip(starts.iter().skip(1)) {
+        range.end = range.end.min(next);
+    }
+    modules.retain(|(_, range)| !range.is_empty());
+    modules
+}
+
 /// The fields at the end of a record from before the first sample.
 fn before(task: Task) -> SampleId {
     SampleId {
@@ -168,4 +197,26 @@ pub(crate) fn all_processes() -> Vec<i32> {
 fn numbers_in(folder: &str) -> Vec<i32> {
     let names = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     names.filter_map(|name| plain(name.file_name().as_bytes())?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d14_modules_of_the_kernel_are_where_their_list_says() {
+        let list = b"xfs 8192 1 - Live 0xffffffffc0a00000\n\
+            nf_tables 4096 3 nft_ct,nft_nat, Live 0xffffffffc0500000 (E)\n\
+            libcrc32c 65536 2 xfs,nf_tables, Live 0xffffffffc09ff000\n\
+            hidden 4096 0 - Live 0x0000000000000000\n\
+            huge 18446744073709551615 0 - Live 0xffffffffc0b00000\n\
+            no module\n";
+        let modules = [
+            ("nf_tables", 0xffff_ffff_c050_0000..0xffff_ffff_c050_1000),
+            ("libcrc32c", 0xffff_ffff_c09f_f000..0xffff_ffff_c0a0_0000),
+            ("xfs", 0xffff_ffff_c0a0_0000..0xffff_ffff_c0a0_2000),
+        ];
+        assert_eq!(modules_of(list), modules);
+        assert!(modules_of(b"").is_empty());
+    }
 }
