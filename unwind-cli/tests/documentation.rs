@@ -35,7 +35,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("modprobe unwind", "a kernel module"),
     ("gcc -O2 -o unwind-record", "hosts/linux-module/tests/run compiles it"),
     ("unwind record --engine module", "it needs the module: hosts/linux-module/tests/run runs it"),
-    ("unwind-record", "it needs the module: hosts/linux-module/tests/run runs it"),
+    ("./unwind-record", "it needs the module: hosts/linux-module/tests/run runs it"),
 ];
 
 /// What stands for words of the documentation that mean something of the reader's. The first that
