@@ -13,11 +13,12 @@ import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from qemu import Qmp, initrd
 
 LINE = re.compile(r"^\[ *\d+\.\d+\] ?(.*)$", re.M)
 FRAME = re.compile(r"^ *([\w.]+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[\w+\])?$")
@@ -25,22 +26,11 @@ TASK = re.compile(r"^CPU: 0 (?:UID: \d+ )?PID: (\d+) Comm: (.*?) (?:Not t|T)aint
 RIP = re.compile(r"^RIP: (00[0-9a-f]+):(?:([\w.]+)\+0x([0-9a-f]+)/|)")
 
 
-def archive(program):
-    """An initial file system with the program, in the format `newc` of cpio."""
-    def entry(name, mode, data=b""):
-        fields = [0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0]
-        head = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
-        return head + b"\0" * (-len(head) % 4) + data + b"\0" * (-len(data) % 4)
-
-    directories = b"".join(entry(name, 0o40755) for name in ("dev", "proc", "sys", "tmp"))
-    return directories + entry("init", 0o100755, program) + entry("TRAILER!!!", 0)
-
-
 class Guest:
     def __init__(self, arguments, folder):
         self.folder = folder
-        with open(self.path("initrd"), "wb") as file, open(arguments.init, "rb") as program:
-            file.write(archive(program.read()))
+        with open(self.path("initrd"), "wb") as file:
+            file.write(initrd(arguments.init))
         open(self.path("console"), "w").close()
         snapshots = self.path("snapshots")
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", snapshots, "1M"], check=True)
@@ -52,8 +42,11 @@ class Guest:
             "-kernel", arguments.kernel, "-initrd", self.path("initrd"), "-append", append,
             "-drive", f"if=none,id=snapshots,file={snapshots},format=qcow2",
             "-serial", f"file:{self.path('console')}", "-qmp", f"unix:{self.path('qmp')},server=on,wait=off",
+            # One client a socket.
+            "-qmp", f"unix:{self.path('qmp-unwind')},server=on,wait=off",
         ], stdin=subprocess.DEVNULL)
         self.wait_for("READY", 0, 300)
+        self.qmp = Qmp(self.path("qmp"))
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -74,27 +67,18 @@ class Guest:
             time.sleep(0.02)
         return self.console(since)
 
-    def qmp(self, *commands):
-        with socket.socket(socket.AF_UNIX) as stream:
-            stream.connect(self.path("qmp"))
-            answers = stream.makefile("r")
-            for command in ("qmp_capabilities", *commands):
-                name, given = command if isinstance(command, tuple) else (command, {})
-                stream.sendall(json.dumps({"execute": name, "arguments": given}).encode() + b"\n")
-                answer = next(line for line in map(json.loads, answers) if "return" in line or "error" in line)
-                if answer.get("return") not in ({}, ""):
-                    raise RuntimeError(f"{command}: {answer}")
-
     def monitor(self, line):
-        self.qmp(("human-monitor-command", {"command-line": line}))
+        if told := self.qmp.execute("human-monitor-command", **{"command-line": line}):
+            raise RuntimeError(f"{line}: {told}")
 
     def kernels_own(self):
         """What the kernel prints of the first vCPU, which stands; afterwards it stands as before."""
         self.monitor("savevm stop")
         since = self.console_len()
-        self.qmp("inject-nmi", "cont")
+        self.qmp.execute("inject-nmi")
+        self.qmp.execute("cont")
         text = self.wait_for("---[ end Kernel panic", since, 120)
-        self.qmp("stop")
+        self.qmp.execute("stop")
         self.monitor("loadvm stop")
         return text
 
@@ -157,11 +141,11 @@ def main():
         try:
             for _ in range(arguments.stops):
                 time.sleep(random.uniform(0, 0.2))
-                guest.qmp("stop")
-                command = [arguments.unwind, "guest", "--qmp", guest.path("qmp"), "--json"]
+                guest.qmp.execute("stop")
+                command = [arguments.unwind, "guest", "--qmp", guest.path("qmp-unwind"), "--json"]
                 report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
                 text = guest.kernels_own()
-                guest.qmp("cont")
+                guest.qmp.execute("cont")
                 vcpu = report["vcpus"][0]
                 what, ours, theirs = compared(vcpu, text)
                 count[what] += 1
