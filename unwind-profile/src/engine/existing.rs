@@ -127,11 +127,10 @@ fn id_of<'a>(file: &MappedFile, build_id: Option<&'a [u8]>) -> MappedId<'a> {
 /// Its end is far back in the list of symbols, of which each is made when it is read. The list of memory has
 /// it, too, as an address of the hardware.
 fn kernel_code() -> Option<Range<u64>> {
-    let number = |text: &[u8]| u64::from_str_radix(plain(text)?, 16).ok();
     let lines = BufReader::new(File::open("/proc/kallsyms").ok()?).split(b'\n');
     let mut symbols = lines.map_while(Result::ok).filter_map(|line| {
         let mut words = line.split(|&byte| byte == b' ');
-        let address = number(words.next()?)?;
+        let address = maps::hex(words.next()?)?;
         words.nth(1).map(|name| (address, name.to_owned()))
     });
     let (start, _) = symbols.find(|(_, name)| name == b"_text")?;
@@ -141,7 +140,7 @@ fn kernel_code() -> Option<Range<u64>> {
     let memory = fs::read("/proc/iomem").unwrap_or_default();
     let length = memory.split(|&byte| byte == b'\n').find_map(|line| {
         let (first, last) = plain(line.strip_suffix(b" : Kernel code")?)?.trim().split_once('-')?;
-        let (first, last) = (number(first.as_bytes())?, number(last.as_bytes())?);
+        let (first, last) = (maps::hex(first.as_bytes())?, maps::hex(last.as_bytes())?);
         // Who may not know has zeros.
         last.checked_sub(first).filter(|&length| length != 0)?.checked_add(1)
     });
@@ -158,7 +157,7 @@ fn modules_of(list: &[u8]) -> Vec<(&str, Range<u64>)> {
     let modules = list.split(|&byte| byte == b'\n').filter_map(|line| {
         let mut words = plain(line)?.split(' ');
         let (name, size) = (words.next()?, words.next()?.parse().ok()?);
-        let start = u64::from_str_radix(words.nth(3)?.strip_prefix("0x")?, 16).ok()?;
+        let start = maps::hex(words.nth(3)?.strip_prefix("0x")?.as_bytes())?;
         // Who may not know has zeros.
         let end = start.checked_add(size).filter(|_| start != 0)?;
         Some((name, start..end))

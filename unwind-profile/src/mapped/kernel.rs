@@ -8,6 +8,7 @@ use object::Endianness;
 use unwind_target::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
 use unwind_target::files::build_id_cache;
 use unwind_target::symbols::Rank;
+use unwind_target::target::maps::hex;
 use unwind_target::untrusted::{escaped, plain};
 use unwind_target::{Notices, Untrusted};
 
@@ -253,21 +254,7 @@ fn addr_of_function(line: &[u8]) -> Option<u64> {
     let (addr, rest) = line.split_at_checked(memchr(b' ', line)?)?;
     let &[b' ', kind, b' ', ..] = rest else { return None };
     rank_of(kind)?;
-    hexadecimal(addr)
-}
-
-/// As the kernel writes it: 16 digits at most, none of them a capital.
-fn hexadecimal(digits: &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for &digit in digits {
-        let value = match digit {
-            b'0'..=b'9' => digit & 0xf,
-            b'a'..=b'f' => (digit & 0xf).wrapping_add(9),
-            _ => return None,
-        };
-        number = number << 4 | u64::from(value);
-    }
-    (digits.len() <= 16).then_some(number)
+    hex(addr)
 }
 
 fn rank_of(kind: u8) -> Option<Rank> {

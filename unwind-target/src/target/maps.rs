@@ -178,8 +178,9 @@ fn split_at_byte(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
     Some((before, from.get(1..)?))
 }
 
-/// The number that at most 16 digits say; there is at least one.
-fn hex(digits: &[u8]) -> Option<u64> {
+/// The number that 1 to 16 digits of base 16 say, as the kernel writes them: without capitals.
+#[must_use]
+pub fn hex(digits: &[u8]) -> Option<u64> {
     let fits = (1..=16).contains(&digits.len());
     let digit = |number: Option<u64>, &byte: &u8| {
         let digit = match byte {
