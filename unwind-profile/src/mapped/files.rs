@@ -30,14 +30,15 @@ struct Shared {
 }
 
 impl SharedFiles {
-    /// The file of this name and identity, which is made with its number if it is a new one.
+    /// The file of this name and identity, which is made with its number if it is a new one, or if it `is_lost`.
     fn get(
         &self,
         key: &(Untrusted, FileId),
+        is_lost: impl FnOnce(&RecordedFile) -> bool,
         new: impl FnOnce(u64) -> RecordedFile,
     ) -> Arc<RecordedFile> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = shared.by_build_id.get(key) {
+        if let Some(file) = shared.by_build_id.get(key).filter(|file| !is_lost(file)) {
             return Arc::clone(file);
         }
         shared.count = shared.count.saturating_add(1);
@@ -186,13 +187,26 @@ impl RecordedFiles {
         let key = (Untrusted::from(name), id);
         let new = |number| {
             let debug_files = Arc::clone(&self.debug_files);
-            let running = (self.processes == Processes::Running).then(|| holder_of(mapping));
-            let running = running.flatten();
             let recorded = self.moment.and_then(|moment| moment.latest(time));
-            RecordedFile::new(key.clone(), number, debug_files, running, recorded)
+            RecordedFile::new(key.clone(), number, debug_files, recorded)
         };
-        let place = self.files.entry(key.clone());
-        Arc::clone(place.or_insert_with(|| self.shared.get(&key, new)))
+        let is_running = self.processes == Processes::Running;
+        let holder = is_running.then(|| holder_of(mapping)).flatten();
+        // A new process may lead to what those before it no longer did.
+        let is_lost = |file: &RecordedFile| holder.is_some() && file.is_lost();
+        let file = match self.files.get(&key).filter(|file| !is_lost(file)) {
+            Some(file) => Arc::clone(file),
+            None => {
+                let file = self.shared.get(&key, is_lost, new);
+                let lost = self.files.insert(key, Arc::clone(&file));
+                if lost.is_some_and(|lost| lost.has_samples()) {
+                    file.note_sample();
+                }
+                file
+            }
+        };
+        holder.into_iter().for_each(|holder| file.mapped_by(holder));
+        file
     }
 }
 
@@ -205,4 +219,65 @@ fn holder_of(mapping: &Mapping<'_>) -> Option<Holder<'static>> {
     let thread = i32::try_from(mapping.task.pid).ok().filter(|&process| process > 0)?;
     let range = mapping.addr..mapping.addr.saturating_add(mapping.len);
     Some(Holder { thread, root: None, range })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+    use std::process::Command;
+
+    use unwind_perf::record::Task;
+    use unwind_target::target::maps::{self, Backing};
+
+    use super::*;
+
+    /// This program, as if a process had mapped it from a name that leads to nothing here.
+    fn mapping_of(process: u32) -> Mapping<'static> {
+        let text = std::fs::read("/proc/self/maps").unwrap();
+        let program = std::env::current_exe().unwrap();
+        let is_code = |mapping: &&maps::Mapping| {
+            let is_program =
+                matches!(&mapping.backing, Backing::File(file) if file.path == program);
+            is_program && mapping.executable
+        };
+        let range = maps::parse(&text).iter().find(is_code).unwrap().range.clone();
+        let task = Task { pid: process, tid: process };
+        let mut mapping = Mapping::of_code(task, range, b"/only/in/a/container");
+        let file = std::fs::metadata(program).unwrap();
+        let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+        mapping.id = MappedId::Inode { major, minor, inode: file.ino(), generation: 0 };
+        mapping
+    }
+
+    fn ended() -> u32 {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    }
+
+    #[test]
+    fn k1_any_process_that_has_mapped_a_file_leads_to_it() {
+        let mut files = RecordedFiles::of_running();
+        let (first, own, last) = (ended(), std::process::id(), ended());
+        for process in [first, own, last] {
+            files.file(&mapping_of(process), 1);
+        }
+        assert!(files.file(&mapping_of(first), 1).elf().is_ok());
+    }
+
+    #[test]
+    fn k1_a_file_that_could_not_be_read_is_looked_for_by_the_next_process() {
+        let mut files = RecordedFiles::of_running();
+        let lost = files.file(&mapping_of(ended()), 1);
+        lost.note_sample();
+        assert!(lost.elf().is_err() && lost.is_lost());
+        let found = files.file(&mapping_of(std::process::id()), 2);
+        assert!(found.elf().is_ok() && found.has_samples());
+        assert!(Arc::ptr_eq(&found, &files.file(&mapping_of(ended()), 3)));
+        // What was recorded before is not looked for again.
+        let mut files = RecordedFiles::default();
+        assert!(files.file(&mapping_of(std::process::id()), 1).elf().is_err());
+        let again = files.file(&mapping_of(std::process::id()), 1);
+        assert!(again.elf().is_err());
+    }
 }

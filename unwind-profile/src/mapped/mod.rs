@@ -3,6 +3,7 @@
 pub mod address_spaces;
 pub mod files;
 pub mod generated_code;
+mod holders;
 pub mod kernel;
 pub mod layout;
 pub mod moved_text;

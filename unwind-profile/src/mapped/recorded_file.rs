@@ -28,6 +28,7 @@ use unwind_target::target::maps::{self, Backing, FileId as FileNumber, is_name_o
 use unwind_target::target::memory::ProcessMemory;
 use unwind_target::{DebugFiles, ElfError, Notices, Untrusted};
 
+use crate::mapped::holders::Holders;
 use crate::recording::guest_names::ObjectNames;
 
 /// What the vDSO of 32-bit programs is called here, as by perf: records have one name for both.
@@ -61,7 +62,7 @@ pub struct RecordedFile {
     /// Whether the user was told that it is not there.
     is_told: AtomicBool,
     /// Who has mapped it, if processes are recorded while it is read.
-    running: Option<Holder<'static>>,
+    holders: Holders,
     /// When it was recorded, in nanoseconds since 1970, if that is known.
     recorded: Option<u64>,
     /// Where what was stripped off it is looked for.
@@ -96,16 +97,30 @@ pub enum FileError {
 }
 
 impl RecordedFile {
-    /// A file that was mapped by `running`, if its process is recorded while it is read, and recorded in these
-    /// nanoseconds since 1970 at the latest.
+    /// A file that was recorded in these nanoseconds since 1970 at the latest.
     pub(crate) fn new(
         (name, id): (Untrusted, FileId),
         number: u64,
         debug_files: Arc<DebugFiles>,
-        running: Option<Holder<'static>>,
         recorded: Option<u64>,
     ) -> Self {
-        Self { name, id, number, debug_files, running, recorded, ..Self::default() }
+        Self { name, id, number, debug_files, recorded, ..Self::default() }
+    }
+
+    /// Takes note of a process that has mapped it and may run.
+    pub(crate) fn mapped_by(&self, holder: Holder<'static>) {
+        // Nobody needs it once the file is open.
+        if self.elf.get().is_none() {
+            self.holders.add(holder);
+        }
+    }
+
+    /// Whether it was looked for, and no process that had mapped it led to it: another one may.
+    pub(crate) fn is_lost(&self) -> bool {
+        use ModuleError::{Deleted, Open, Replaced};
+        let lost =
+            |error: &FileError| matches!(error, FileError::Module(Open(_) | Deleted | Replaced(_)));
+        self.elf.get().is_some_and(|file| file.as_ref().is_err_and(lost))
     }
 
     /// A file of a guest, whose functions the recording names.
@@ -259,7 +274,7 @@ impl RecordedFile {
         // What a compiler writes into memory, and data that are executable all the same.
         let was_file =
             self.build_id().is_some() || !(is_memory || matches!(error, ModuleError::Elf(_)));
-        let is_missing = was_file && self.running.is_none();
+        let is_missing = was_file && self.holders.is_empty();
         if is_missing && !self.is_told.swap(true, Ordering::Relaxed) {
             self.tell(error, notices);
         }
@@ -307,8 +322,9 @@ impl RecordedFile {
             return self.checked(own_vdso().ok_or(FileError::NoFile)?);
         }
         if name == VDSO_32 {
-            let holder = self.running.as_ref().ok_or(FileError::NoFile)?;
-            return self.checked(vdso_of(holder.thread, &holder.range).ok_or(FileError::NoFile)?);
+            let copy = |holder: &Holder<'_>| vdso_of(holder.thread, &holder.range);
+            let found = self.holders.newest_first().iter().find_map(copy);
+            return self.checked(found.ok_or(FileError::NoFile)?);
         }
         if let Some(bytes) = &self.registered {
             return Ok(ElfFile::from_bytes(bytes.to_vec()).map_err(ModuleError::Elf)?);
@@ -316,7 +332,7 @@ impl RecordedFile {
         if !self.may_have_code() || self.is_jit() || self.names.is_some() {
             return Err(FileError::NoFile);
         }
-        let search = Search {
+        let search = |holder: Option<Holder<'static>>| Search {
             path: Path::new(OsStr::from_bytes(name)),
             proof: match &self.id {
                 FileId::BuildId(id) => Proof::BuildId { id, is_lenient: false },
@@ -326,10 +342,18 @@ impl RecordedFile {
             is_deleted: false,
             not_after: self.recorded,
             // Without a proof nothing tells that it is the right one.
-            holder: self.running.clone().filter(|_| self.id != FileId::Unknown),
+            holder: holder.filter(|_| self.id != FileId::Unknown),
             sysroot: None,
         };
-        Ok(search.open()?)
+        let mut holders = self.holders.newest_first().into_iter();
+        let mut found = search(holders.next()).open();
+        for holder in holders {
+            if found.is_ok() {
+                break;
+            }
+            found = search(Some(holder)).open();
+        }
+        Ok(found?)
     }
 
     fn checked(&self, file: ElfFile) -> Result<ElfFile, FileError> {
