@@ -1,12 +1,21 @@
 //! How long threads wait: from the sample that is taken when a CPU switches away from one to
 //! the record that it runs again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use unwind_perf::record::{Misc, RecordType};
+use unwind_perf::record::{Lifecycle, Misc, RecordType};
 
 use crate::recording::held::{Held, Meaning};
+
+/// Of how many threads that have ended a CPU may still be about to switch away from.
+const MOST_ENDED: usize = 256;
+
+/// The thread of a CPU that has nothing to do.
+const IDLE: u32 = 0;
+
+/// What the kernel calls a thread that is no longer among those that can be found.
+const GONE: u32 = u32::MAX;
 
 /// What is known of waiting in a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +30,10 @@ pub struct OffCpu {
     pub nanoseconds_without_sample: u64,
     /// Samples of waits whose end was not told: they stand for no time.
     pub without_end: u64,
+    /// Samples of threads that had ended when a CPU switched away from them for the last time, and of idle CPUs: they
+    /// stand for no time.
+    #[serde(default)]
+    pub without_wait: u64,
 }
 
 impl OffCpu {
@@ -34,6 +47,7 @@ impl OffCpu {
                 .nanoseconds_without_sample
                 .saturating_add(other.nanoseconds_without_sample),
             without_end: self.without_end.saturating_add(other.without_end),
+            without_wait: self.without_wait.saturating_add(other.without_wait),
         }
     }
 }
@@ -43,6 +57,8 @@ impl OffCpu {
 pub(crate) struct Waits {
     /// By thread.
     waiting: HashMap<u32, Wait>,
+    /// The threads that ended last.
+    ended: VecDeque<u32>,
     /// The latest time that was seen.
     now: u64,
     pub(crate) counts: OffCpu,
@@ -73,10 +89,36 @@ impl Waits {
             _ if is_switch() => self.switch(&held),
             _ => {
                 self.now = self.now.max(held.time);
+                self.learn(&held);
                 return [Some(held), None];
             }
         };
         ended.map_or([None, None], |(sample, stack)| [Some(sample), stack])
+    }
+
+    /// Takes note of a thread that begins or ends.
+    fn learn(&mut self, held: &Held) {
+        match held.meaning {
+            Meaning::Exit => {
+                if self.ended.len() == MOST_ENDED {
+                    self.ended.pop_front();
+                }
+                self.ended.push_back(held.task.tid);
+            }
+            _ if !self.ended.is_empty() => {
+                let fork = held.record().filter(|record| record.kind() == RecordType::FORK);
+                let fork = fork.and_then(|fork| Lifecycle::decode(&fork, held.format).ok());
+                if let Some(fork) = fork {
+                    self.ended.retain(|&thread| thread != fork.task.tid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a thread waits when a CPU switches away from it.
+    fn can_wait(&self, thread: u32) -> bool {
+        !matches!(thread, IDLE | GONE) && !self.ended.contains(&thread)
     }
 
     /// Keeps the stack of a thread that waits, if it is that of its sample; else returns it.
@@ -95,6 +137,11 @@ impl Waits {
     /// last wait, if the end of that was not told.
     fn sample(&mut self, held: Held) -> Option<Ended> {
         self.now = self.now.max(held.time);
+        if !self.can_wait(held.task.tid) {
+            self.counts.without_wait = self.counts.without_wait.saturating_add(1);
+            let time = held.time;
+            return Some((held.with_time_and_period(time, 0), None));
+        }
         match self.waiting.insert(held.task.tid, Wait::Sampled(Box::new((held.apart(), None)))) {
             Some(Wait::Sampled(last)) => {
                 let (last, stack) = *last;
@@ -113,7 +160,9 @@ impl Waits {
         let header = held.record()?.header();
         let thread = held.task.tid;
         if header.misc.contains(Misc::SWITCH_OUT) {
-            self.waiting.entry(thread).or_insert(Wait::Unseen(held.time));
+            if self.can_wait(thread) {
+                self.waiting.entry(thread).or_insert(Wait::Unseen(held.time));
+            }
             return None;
         }
         match self.waiting.remove(&thread)? {
@@ -245,9 +294,41 @@ mod tests {
             without_sample: 2,
             nanoseconds_without_sample: 50,
             without_end: 1,
+            without_wait: 0,
         };
         assert_eq!(waits.counts, counts);
         assert!(waits.finish().is_empty());
+    }
+
+    #[test]
+    fn d14_threads_that_have_ended_and_idle_cpus_wait_for_nothing() {
+        let lifecycle = |kind, thread| {
+            held(kind, IN, &[1 << 32 | 1, 1 << 32 | thread, 90, task(thread), 90, 3, 7])
+        };
+        let told = |passed: [Option<Held>; 2]| passed.map(|held| Some(told(&held?)));
+        let mut waits = Waits::default();
+        for (thread, shown) in [(0, 0), (u64::from(u32::MAX), u32::MAX)] {
+            let at_once = Some((shown, 100, Some(0), Some(0x1000), Some(3)));
+            assert_eq!(told(waits.pass(sample(thread, 100), 0)), [at_once, None]);
+            assert_eq!(told(waits.pass(switch(thread, 101, OUT), 0)), [None, None]);
+        }
+        waits.pass(lifecycle(RecordType::EXIT, 5), 0);
+        let last = Some((5, 110, Some(0), Some(0x1000), Some(3)));
+        assert_eq!(told(waits.pass(sample(5, 110), 0)), [last, None]);
+        assert_eq!(told(waits.pass(switch(5, 111, OUT), 0)), [None, None]);
+        assert!(waits.finish().is_empty());
+        let counts = OffCpu { without_wait: 3, ..OffCpu::default() };
+        assert_eq!(waits.counts, counts);
+        // A new thread has the number.
+        waits.pass(lifecycle(RecordType::FORK, 5), 0);
+        assert_eq!(told(waits.pass(sample(5, 120), 0)), [None, None]);
+        assert_eq!(waits.finish().len(), 1);
+        assert_eq!(waits.counts, OffCpu { samples: 1, ..counts });
+        // What is kept of those that have ended has a bound.
+        for thread in 1..1000 {
+            waits.pass(lifecycle(RecordType::EXIT, thread), 0);
+        }
+        assert_eq!(waits.ended.len(), MOST_ENDED);
     }
 
     #[test]

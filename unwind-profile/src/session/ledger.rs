@@ -215,7 +215,9 @@ impl Ledger {
             u64::try_from(samples).unwrap_or(u64::MAX)
         };
         let of_waits = self.off_cpu;
-        let of_waits = of_waits.map_or(0, |waits| waits.samples.saturating_add(waits.without_end));
+        let of_waits = of_waits.map_or(0, |waits| {
+            waits.samples.saturating_add(waits.without_end).saturating_add(waits.without_wait)
+        });
         let taken = self.written.saturating_sub(of_waits).saturating_add(self.lost);
         let samples_missing_estimated = samples_of(sampled).saturating_sub(taken);
         if self.throttled.spans > 0 {
@@ -474,6 +476,10 @@ impl Display for Ledger {
             if waits.without_end > 0 {
                 let samples = counted(waits.without_end, "sample", "samples");
                 writeln!(f, "  {samples} of waits whose end was not told")?;
+            }
+            if waits.without_wait > 0 {
+                let samples = counted(waits.without_wait, "sample", "samples");
+                writeln!(f, "  {samples} of threads that had ended, which stand for no time")?;
             }
         }
         if let Some(TimeOfSamples { nanoseconds, samples_missing_estimated: missing }) =

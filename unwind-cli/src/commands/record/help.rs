@@ -60,4 +60,5 @@ changes its meaning or goes), the classes above as counts, `incomplete` as an ob
   guest           of --guest: how often it was stopped, and how long it stood (stops, median_nanoseconds,
                   maximum_nanoseconds)
   off_cpu         of --off-cpu: samples and nanoseconds of waits, without_sample and
-                  nanoseconds_without_sample of those without one, without_end";
+                  nanoseconds_without_sample of those without one, without_end; without_wait of
+                  threads that had ended and of idle CPUs";
