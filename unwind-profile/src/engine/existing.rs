@@ -30,7 +30,8 @@ impl Existing<'_> {
     /// by now is left out.
     pub(crate) fn process(&mut self, process: i32) {
         let pid = u32::try_from(process).unwrap_or_default();
-        for thread in threads_of(process) {
+        let threads = threads_of(process);
+        for &thread in &threads {
             let Ok(name) = fs::read(format!("/proc/{process}/task/{thread}/comm")) else {
                 continue;
             };
@@ -39,9 +40,13 @@ impl Existing<'_> {
             self.put(&Comm { task, name, exec: false, id: before(task) });
         }
         let task = Task { pid, tid: pid };
-        let text = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+        // A thread that has ended has no memory, such as the first one of a process that lives on.
+        let maps = |thread: &i32| fs::read(format!("/proc/{thread}/maps")).unwrap_or_default();
+        let text_of =
+            |&thread: &i32| Some((thread, maps(&thread))).filter(|(_, text)| !text.is_empty());
+        let Some((thread, text)) = threads.iter().find_map(text_of) else { return };
         let mappings = maps::parse(&text);
-        let files = ProcessFiles::of(process);
+        let files = ProcessFiles::of(thread);
         for mapped in mappings.iter().filter(|mapped| mapped.executable) {
             let name: &[u8] = match &mapped.backing {
                 Backing::File(file) => file.path.as_os_str().as_bytes(),
@@ -59,7 +64,7 @@ impl Existing<'_> {
             self.put(&mapping);
         }
         // It takes the place of the memory that it is in.
-        for text in remapped_text(process, &mappings) {
+        for text in remapped_text(thread, &mappings) {
             let name = text.file.path.as_os_str().as_bytes();
             let mut mapping = Mapping::of_code(task, text.range.clone(), name);
             (mapping.offset, mapping.sample_id) = (text.offset, before(task));
@@ -200,7 +205,40 @@ fn numbers_in(folder: &str) -> Vec<i32> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    #[test]
+    fn d14_a_process_whose_first_thread_has_ended_has_its_mappings() {
+        let program = "import ctypes, threading, time\n\
+                       threading.Thread(target=lambda: time.sleep(60)).start()\n\
+                       ctypes.CDLL(None).pthread_exit(None)";
+        let mut child = Command::new("python3").args(["-c", program]).spawn().unwrap();
+        let process = i32::try_from(child.id()).unwrap();
+        let has_ended = || {
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+            stat.contains(") Z")
+        };
+        while !has_ended() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let (mut bytes, format) = (Vec::new(), EventFormat::default());
+        Existing { format, out: &mut bytes, build_ids: HashMap::new() }.process(process);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut rest = &bytes[..];
+        let mut names = Vec::new();
+        while !rest.is_empty() {
+            let record = unwind_perf::record::Record::parse(rest, Endian::Little).unwrap();
+            if let Ok(mapping) = Mapping::decode(&record, format) {
+                assert_eq!(mapping.task, Task { pid: child.id(), tid: child.id() });
+                names.push(String::from_utf8_lossy(mapping.name).into_owned());
+            }
+            rest = &rest[record.bytes().len()..];
+        }
+        assert!(names.iter().any(|name| name.contains("libc")), "{names:?}");
+    }
 
     #[test]
     fn d14_modules_of_the_kernel_are_where_their_list_says() {

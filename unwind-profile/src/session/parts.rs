@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use unwind_perf::record::{Attr, Lifecycle, Record, RecordType};
 
 use crate::engine::drained::Drained;
-use crate::engine::existing::{Existing, all_processes};
+use crate::engine::existing::{Existing, all_processes, threads_of};
 use crate::engine::subject::Subject;
 use crate::recording::stream::{StreamReader, StreamWriter, stream};
 
@@ -68,10 +68,13 @@ enum Processes {
 }
 
 impl Processes {
-    fn there(&self) -> Vec<i32> {
+    fn there(&mut self) -> Vec<i32> {
         match self {
             Self::All => all_processes(),
-            Self::These(processes) => processes.iter().copied().collect(),
+            Self::These(processes) => {
+                processes.retain(|&process| !threads_of(process).is_empty());
+                processes.iter().copied().collect()
+            }
         }
     }
 
@@ -83,10 +86,16 @@ impl Processes {
         let Ok(process) = i32::try_from(task.pid) else { return };
         match exit {
             false => _ = processes.insert(process),
-            true if task.pid == task.tid => _ = processes.remove(&process),
+            // Other threads may live on.
+            true if task.pid == task.tid && !has_others(process) => _ = processes.remove(&process),
             true => {}
         }
     }
+}
+
+/// Whether a process has threads beside its first one.
+fn has_others(process: i32) -> bool {
+    threads_of(process).into_iter().any(|thread| thread != process)
 }
 
 impl Parts {
@@ -181,6 +190,7 @@ pub(crate) fn record_of_kernel(attr: Attr) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
+    use std::process::Command;
 
     use unwind_perf::event_attr::EventAttr;
     use unwind_perf::record::{Encode as _, Endian, EventFormat, SampleId, Task};
@@ -225,7 +235,11 @@ mod tests {
 
     #[test]
     fn d14_processes_that_were_started_are_in_later_parts_until_they_end() {
-        let mut processes = Processes::These([1].into());
+        let own = std::process::id();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let started = child.id();
+        let number = |process: u32| i32::try_from(process).unwrap();
+        let mut processes = Processes::These([number(own)].into());
         let mut learn = |exit, pid, tid| {
             let task = Task { pid, tid };
             let lifecycle =
@@ -236,9 +250,15 @@ mod tests {
             processes.learn(&record, &attr());
             processes.there()
         };
-        assert_eq!(learn(false, 2, 2), [1, 2]);
-        assert_eq!(learn(false, 2, 3), [1, 2]);
-        assert_eq!(learn(true, 2, 3), [1, 2]);
-        assert_eq!(learn(true, 2, 2), [1]);
+        let both: Vec<i32> = BTreeSet::from([number(own), number(started)]).into_iter().collect();
+        assert_eq!(learn(false, started, started), both);
+        assert_eq!(learn(false, started, 3), both);
+        assert_eq!(learn(true, started, 3), both);
+        // The threads of this test are there.
+        assert_eq!(learn(true, own, own), both);
+        assert_eq!(learn(true, started, started), [number(own)]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(learn(false, started, started), [number(own)], "it has ended");
     }
 }
