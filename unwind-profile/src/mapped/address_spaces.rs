@@ -12,6 +12,7 @@ use unwind_target::jit::jit_maps::{MAX_PARENTS, Maker};
 use unwind_target::target::processes::Processes;
 
 use crate::mapped::files::RecordedFiles;
+use crate::mapped::lifetimes::Lifetimes;
 use crate::mapped::moved_text::{MovedText, MovedTexts};
 use crate::mapped::ranges::{Range, Ranges};
 use crate::mapped::recorded_file::RecordedFile;
@@ -29,6 +30,7 @@ const MAX_JIT_DUMPS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Spaces {
     processes: HashMap<u32, Space>,
+    lifetimes: Lifetimes,
     kernel: Space,
     files: RecordedFiles,
     /// What compilers tell of their code, by process.
@@ -71,7 +73,7 @@ impl Spaces {
         }
     }
 
-    /// Learns from a record of a mapping, a fork or an exec.
+    /// Learns from a record of a mapping, or of a thread's beginning, exec or end.
     pub(crate) fn take(&mut self, held: &Held) {
         let Some(record) = held.record() else {
             return;
@@ -91,18 +93,36 @@ impl Spaces {
             RecordType::FORK => {
                 if let Ok(fork) = Lifecycle::decode(&record, held.format) {
                     self.fork(fork.parent, fork.task, held.time);
+                    self.lifetimes.live(fork.task);
                 }
             }
-            RecordType::COMM if held.meaning == Meaning::Exec => {
-                if let Ok(comm) = Comm::decode(&record, held.format) {
-                    self.processes.remove(&comm.task.pid);
-                    self.jit_dumps.remove(&comm.task.pid);
-                    self.moved.forget(comm.task.pid);
-                    self.registered.forget(comm.task.pid);
+            RecordType::EXIT => {
+                if let Ok(exit) = Lifecycle::decode(&record, held.format)
+                    && let Some(ended) = self.lifetimes.exit(exit.task)
+                {
+                    self.forget(ended);
+                }
+            }
+            RecordType::COMM => {
+                let Ok(comm) = Comm::decode(&record, held.format) else { return };
+                match held.meaning {
+                    Meaning::Exec => {
+                        self.lifetimes.exec(comm.task.pid);
+                        self.forget(comm.task.pid);
+                    }
+                    _ => self.lifetimes.live(comm.task),
                 }
             }
             _ => {}
         }
+    }
+
+    /// Forgets what a process has, which has ended or executes another program.
+    fn forget(&mut self, process: u32) {
+        self.processes.remove(&process);
+        self.jit_dumps.remove(&process);
+        self.moved.forget(process);
+        self.registered.forget(process);
     }
 
     /// Takes note of what a guest has mapped: by the monitor's process, or by the guest's own ones and its kernel.
@@ -125,7 +145,8 @@ impl Spaces {
         let Some(end) = mapping.addr.checked_add(mapping.len).filter(|_| mapping.len != 0) else {
             return;
         };
-        if !is_kernel && self.jit_dumps.len() < MAX_JIT_DUMPS {
+        if !is_kernel {
+            self.lifetimes.revive(mapping.task.pid);
             self.find_dump(mapping);
         }
         let range = Range {
@@ -204,7 +225,13 @@ impl Spaces {
     /// Takes note of a file that a compiler tells its code in.
     fn find_dump(&mut self, mapping: &Mapping<'_>) {
         let process = mapping.task.pid;
-        if !self.jit_dumps.contains_key(&process)
+        if self.jit_dumps.contains_key(&process) {
+            return;
+        }
+        if self.jit_dumps.len() >= MAX_JIT_DUMPS {
+            self.jit_dumps.retain(|&process, _| !self.lifetimes.has_ended(process));
+        }
+        if self.jit_dumps.len() < MAX_JIT_DUMPS
             && let Some(dump) =
                 JitDump::open(mapping.name, process, self.files.processes(), self.files.notices())
         {
@@ -258,6 +285,7 @@ impl Spaces {
 
     /// What a process has at a time, up to which all records were taken.
     pub(crate) fn of(&mut self, task: Task, time: u64) -> Space {
+        self.lifetimes.revive(task.pid);
         self.read_dump(task.pid, time);
         self.read_registered(task.pid, time);
         if self.moved.is_waiting() {

@@ -6,6 +6,7 @@ pub mod generated_code;
 mod holders;
 pub mod kernel;
 pub mod layout;
+mod lifetimes;
 pub mod moved_text;
 pub mod names;
 pub mod origin;
