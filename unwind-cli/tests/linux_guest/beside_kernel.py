@@ -23,7 +23,7 @@ from qemu import Qmp, initrd
 LINE = re.compile(r"^\[ *\d+\.\d+\] ?(.*)$", re.M)
 FRAME = re.compile(r"^ *([\w.]+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[\w+\])?$")
 TASK = re.compile(r"^CPU: 0 (?:UID: \d+ )?PID: (\d+) Comm: (.*?) (?:Not t|T)ainted")
-RIP = re.compile(r"^RIP: (00[0-9a-f]+):(?:([\w.]+)\+0x([0-9a-f]+)/|)")
+RIP = re.compile(r"^RIP: (00[0-9a-f]+):(?:([\w.]+)\+0x([0-9a-f]+)/|(\S+))")
 
 
 class Guest:
@@ -97,7 +97,8 @@ def interrupted(text):
             break
         if found:
             frames += pending
-            pending = [(found[2], int(found[3], 16))]
+            # Where no function is the address itself stands.
+            pending = [(found[2] or found[4], int(found[3] or "0", 16))]
         elif found := FRAME.match(line):
             frame = (found[1], int(found[2], 16))
             # Newer kernels print a frame of saved registers besides.
