@@ -5,8 +5,10 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver as Receives, channel};
 
 use serde_json::Value;
 use test_support::{skip, tool};
@@ -14,7 +16,8 @@ use test_support::{skip, tool};
 /// A receiver that is ended with the test.
 struct Receiver {
     child: Child,
-    output: Option<BufReader<ChildStdout>>,
+    /// What it prints, read at once: it answers nobody while its pipe is full.
+    lines: Receives<String>,
     url: String,
 }
 
@@ -29,27 +32,22 @@ impl Receiver {
         let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/otlp_server.py");
         let mut command = Command::new(python);
         command.arg(server).args([status.to_string(), rejected.to_string()]);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        let mut receiver = Self { child: child.unwrap(), output: None, url: String::new() };
-        receiver.output = receiver.child.stdout.take().map(BufReader::new);
-        let port = receiver.line();
-        if port.is_empty() {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (put, lines) = channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| put.send(line))
+        });
+        let Ok(port) = lines.recv() else {
             skip("no protobufs of OpenTelemetry for Python");
             return None;
-        }
-        receiver.url = format!("http://127.0.0.1:{}", port.trim());
-        Some(receiver)
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.as_mut().unwrap().read_line(&mut line).unwrap();
-        line
+        };
+        Some(Self { child, lines, url: format!("http://127.0.0.1:{port}") })
     }
 
     /// What it has received next.
-    fn next(&mut self) -> Value {
-        serde_json::from_str(&self.line()).unwrap()
+    fn next(&self) -> Value {
+        serde_json::from_str(&self.lines.recv().unwrap()).unwrap()
     }
 }
 
@@ -81,7 +79,7 @@ fn record(test: &str, url: &str, options: &[&str]) -> Option<(Output, PathBuf)> 
 
 #[test]
 fn d15_a_receiver_of_opentelemetry_gets_each_sample_once_with_its_stack_and_the_ledger() {
-    let Some(mut receiver) = Receiver::start(200, 0) else { return };
+    let Some(receiver) = Receiver::start(200, 0) else { return };
     let Some((output, data)) = record("otlp", &receiver.url, &[]) else { return };
     assert!(output.status.success(), "{}", stderr(&output));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -114,7 +112,7 @@ fn d15_a_receiver_of_opentelemetry_gets_each_sample_once_with_its_stack_and_the_
 
 #[test]
 fn d15_each_part_of_a_recording_is_sent() {
-    let Some(mut receiver) = Receiver::start(200, 0) else { return };
+    let Some(receiver) = Receiver::start(200, 0) else { return };
     let options = ["--every", "1", "--duration", "2"];
     let url = format!("{}/v1development/profiles", receiver.url);
     let Some((output, _)) = record("otlp_parts", &url, &options) else { return };
@@ -123,6 +121,50 @@ fn d15_each_part_of_a_recording_is_sent() {
     let ids: std::collections::BTreeSet<String> =
         (0..parts).map(|_| receiver.next()["id"].to_string()).collect();
     assert_eq!(ids.len(), parts);
+}
+
+#[test]
+fn d15_a_receiver_that_takes_its_time_holds_up_no_part() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (go, wait) = channel::<()>();
+    let receiver = std::thread::spawn(move || {
+        // The request stays without an answer until then.
+        let (first, _) = listener.accept().unwrap();
+        let is_asked = wait.recv().is_ok();
+        drop(first);
+        is_asked
+    });
+    let flags = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let Some(program) = support::compile("otlp_slow", "nested.c", &flags) else { return };
+    let data = program.with_file_name("perf.data");
+    let mut command = support::unwind(["record", "--json", "--every", "1", "--duration", "20"]);
+    command.args(["--otlp", &url, "-o"]).arg(&data).args(["--", "sh", "-c"]);
+    command.arg(format!("exec {} 20 >&2", program.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut recorder = command.spawn().unwrap();
+    let mut lines = BufReader::new(recorder.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let parts = lines.by_ref().take(3).count();
+    if parts == 0 {
+        let told = stderr(&recorder.wait_with_output().unwrap());
+        assert!(told.contains("lets no sampling event be opened"), "{told}");
+        return skip(&told);
+    }
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(recorder.id().try_into().unwrap()),
+        nix::sys::signal::Signal::SIGINT,
+    )
+    .unwrap();
+    assert_eq!(parts, 3);
+    go.send(()).unwrap();
+    assert!(receiver.join().unwrap());
+    let more = lines.count();
+    let output = recorder.wait_with_output().unwrap();
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    // None was received, and each is told.
+    assert_eq!(told.matches(" is not sent: ").count(), parts + more, "{told}");
+    assert_eq!(told.matches(" is not sent: timeout").count(), 0, "{told}");
 }
 
 #[test]

@@ -7,13 +7,13 @@ mod guest;
 mod help;
 #[cfg(feature = "otlp")]
 mod receiver;
+#[cfg(feature = "otlp")]
+mod sender;
 pub(crate) mod signals;
 mod told;
 
 use std::ffi::{CString, OsString};
 use std::io::{self, Write as _};
-#[cfg(feature = "otlp")]
-use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -32,7 +32,6 @@ use unwind_profile::session::parts::Part;
 use unwind_profile::session::recording::Form;
 use unwind_profile::session::rings::{RING, Span, check_exist, existing, of_running};
 use unwind_profile::session::{Session, SessionError};
-use unwind_target::counted::counted;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
@@ -45,6 +44,8 @@ use crate::commands::record::guest::{GuestArgs, How};
 use crate::commands::record::help::LONG_HELP;
 #[cfg(feature = "otlp")]
 use crate::commands::record::receiver::Receiver;
+#[cfg(feature = "otlp")]
+use crate::commands::record::sender::{Reading, Sender};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::told::{Telling, tell};
 use crate::failure::{Failure, LEDGER};
@@ -404,7 +405,18 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let span = Span { subject, beside, ends: ends.clone(), until, every };
     let kept = (!args.no_buildid_cache, notices::all().clone());
     let session = Session::begin(opened, &sampling, form, (&existing, span), kept);
-    let mut writing = Writing { args, session, unsent: 0 };
+    #[cfg(feature = "otlp")]
+    let sender = {
+        let reading = Reading { off_cpu: args.off_cpu, trusts_frame_pointers: args.trust_fp };
+        let start = |receiver| Sender::start(receiver, reading);
+        args.otlp.clone().map(start).transpose()?
+    };
+    let mut writing = Writing {
+        args,
+        session,
+        #[cfg(feature = "otlp")]
+        sender,
+    };
     let mut child = held.map(HeldCommand::go).transpose()?;
     let process = child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
     started.store(process.unwrap_or(0), Ordering::Relaxed);
@@ -426,9 +438,9 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         notices::tell();
     }
     writing.session.finish()?;
-    if writing.unsent > 0 {
-        let unsent = counted(writing.unsent, "profile was", "profiles were");
-        result = result.and(Err(Failure::new(format!("{unsent} not sent"), NOT_SENT)));
+    #[cfg(feature = "otlp")]
+    if let Some(sender) = writing.sender {
+        result = result.and(sender.finish());
     }
     // Its number may be that of another process once it was waited for.
     started.store(0, Ordering::Relaxed);
@@ -443,15 +455,12 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     result
 }
 
-/// The exit code if a profile was not received.
-const NOT_SENT: u8 = 1;
-
 /// What there is to know for each part of a recording.
 struct Writing<'a> {
     args: &'a RecordArgs,
     session: Session,
-    /// Profiles that were not received.
-    unsent: u64,
+    #[cfg(feature = "otlp")]
+    sender: Option<Sender>,
 }
 
 impl Writing<'_> {
@@ -473,19 +482,9 @@ impl Writing<'_> {
         elapsed.finish();
         tell(self.args.telling(), &path, &ledger)?;
         #[cfg(feature = "otlp")]
-        if let Some(receiver) = &self.args.otlp {
-            self.send(receiver, &path);
+        if let Some(sender) = &mut self.sender {
+            sender.send(&path);
         }
         Ok(ledger.check()?)
-    }
-
-    /// Sends the profile of a file, or says why not.
-    #[cfg(feature = "otlp")]
-    fn send(&mut self, receiver: &Receiver, path: &Path) {
-        let sent = receiver.send_recording(path, self.args.off_cpu, self.args.trust_fp);
-        if let Err(error) = sent {
-            self.unsent = self.unsent.saturating_add(1);
-            let _ = writeln!(io::stderr(), "unwind: {} is not sent: {error}", escaped(path));
-        }
     }
 }
