@@ -1,5 +1,6 @@
 //! A stream of records from the thread that empties the rings to the one that has stacks walked.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use bytes::{Buf as _, Bytes};
 const WAITING: usize = 128 << 20;
 
 /// The end that records are put in.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct StreamWriter {
     chunks: Sender<Vec<u8>>,
     waiting: Arc<AtomicUsize>,
@@ -20,7 +21,8 @@ pub(crate) struct StreamWriter {
 /// The end that they are read from: as bytes, or record by record without copies of them.
 #[derive(Debug)]
 pub struct StreamReader {
-    chunks: Receiver<Vec<u8>>,
+    /// Each is read to its end before the next one.
+    chunks: VecDeque<Receiver<Vec<u8>>>,
     waiting: Arc<AtomicUsize>,
     /// What is left of the chunk that is read.
     chunk: Bytes,
@@ -47,7 +49,7 @@ pub(crate) fn stream(waiting: &Arc<AtomicUsize>) -> (StreamWriter, StreamReader)
     let (sender, receiver) = channel();
     let writer = StreamWriter { chunks: sender, waiting: Arc::clone(waiting) };
     let waiting = Arc::clone(waiting);
-    (writer, StreamReader { chunks: receiver, waiting, chunk: Bytes::new() })
+    (writer, StreamReader { chunks: [receiver].into(), waiting, chunk: Bytes::new() })
 }
 
 impl StreamWriter {
@@ -64,6 +66,12 @@ impl StreamWriter {
 }
 
 impl StreamReader {
+    /// The same, after all of another one, of which nothing was read yet.
+    pub(crate) fn after(mut self, first: Self) -> Self {
+        first.chunks.into_iter().rev().for_each(|chunks| self.chunks.push_front(chunks));
+        self
+    }
+
     /// How much waits in it, from now on.
     pub fn backlog(&self) -> Backlog {
         Backlog(Arc::clone(&self.waiting))
@@ -72,11 +80,13 @@ impl StreamReader {
     /// What is left of the chunk that is read, or the next one: nothing at the end of the
     /// stream alone.
     pub(crate) fn chunk(&mut self) -> &[u8] {
-        while self.chunk.is_empty() {
-            match self.chunks.recv() {
+        while self.chunk.is_empty()
+            && let Some(chunks) = self.chunks.front()
+        {
+            match chunks.recv() {
                 Ok(chunk) => self.chunk = chunk.into(),
                 // The writer is gone, and all is read.
-                Err(_) => break,
+                Err(_) => _ = self.chunks.pop_front(),
             }
         }
         &self.chunk
@@ -120,6 +130,23 @@ mod tests {
         reader.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"defghi");
         assert_eq!(reader.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_comes_first_is_read_first_also_if_it_is_written_later() {
+        let waiting = Arc::default();
+        let ((first, before), (writer, reader)) = (stream(&waiting), stream(&waiting));
+        let mut reader = reader.after(before);
+        writer.write(b"later".to_vec());
+        first.write(b"first ".to_vec());
+        let more = first.clone();
+        drop((first, writer));
+        let late = std::thread::spawn(move || more.write(b"and ".to_vec()));
+        let mut all = Vec::new();
+        reader.read_to_end(&mut all).unwrap();
+        late.join().unwrap();
+        assert_eq!(all, b"first and later");
+        assert_eq!(waiting.load(Ordering::Relaxed), 0);
     }
 
     #[test]

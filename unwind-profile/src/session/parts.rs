@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant, SystemTime};
 
 use unwind_perf::record::{Attr, Lifecycle, Record, RecordType};
@@ -125,17 +126,34 @@ impl Parts {
         (parts, receiver)
     }
 
-    /// Begins the first part. `existing` are records of the processes that are there.
-    pub(crate) fn begin(&mut self, existing: Vec<u8>) -> StreamWriter {
+    /// Begins the first part. `existing` are the processes that are there.
+    pub(crate) fn begin(&mut self, existing: Vec<i32>) -> StreamWriter {
         let (writer, reader) = stream(&self.waiting);
-        writer.write(self.start.clone());
-        writer.write(existing);
+        let (first, before) = stream(&self.waiting);
+        first.write(self.start.clone());
+        self.tell_existing(&first, existing);
+        let reader = reader.after(before);
         let (end, ended) = channel();
         self.end = Some(end);
         self.due = self.every.and_then(|every| Instant::now().checked_add(every));
         // Nobody may want it any more; then it is not missed.
         let _ = self.parts.send(Part { begun: SystemTime::now(), reader, end: PartEnd(ended) });
         writer
+    }
+
+    /// Has records of processes written by a thread of its own: the rings have to be emptied meanwhile.
+    fn tell_existing(&self, first: &StreamWriter, processes: Vec<i32>) {
+        if processes.is_empty() {
+            return;
+        }
+        let (attr, processes) = (self.attr, Arc::<[i32]>::from(processes));
+        let tell =
+            move |first: &StreamWriter, processes: &[i32]| first.write(records_of(processes, attr));
+        let (own_first, own_processes) = (first.clone(), Arc::clone(&processes));
+        let thread = Builder::new().name("unwind-existing".into());
+        if thread.spawn(move || tell(&own_first, &own_processes)).is_err() {
+            tell(first, &processes);
+        }
     }
 
     /// Takes note of a record.
@@ -152,7 +170,7 @@ impl Parts {
 
     /// Ends a part, all of whose records are in its stream, and begins the next one.
     pub(crate) fn next(&mut self, writer: &mut StreamWriter, drained: Drained) {
-        let existing = records_of(&self.processes.there(), self.attr);
+        let existing = self.processes.there();
         let ended = self.end.take();
         *writer = self.begin(existing);
         self.tell(ended, drained);
@@ -172,7 +190,7 @@ impl Parts {
 }
 
 /// What there is to say of processes that are there.
-pub(crate) fn records_of(processes: &[i32], attr: Attr) -> Vec<u8> {
+fn records_of(processes: &[i32], attr: Attr) -> Vec<u8> {
     let mut bytes = Vec::new();
     let build_ids = HashMap::new();
     let mut existing = Existing { format: attr.format, out: &mut bytes, build_ids };
@@ -210,7 +228,8 @@ mod tests {
         let subject = Subject::Processes(vec![1]);
         let start = b"start".to_vec();
         let (mut parts, received) = Parts::new(&subject, Some(Duration::ZERO), attr(), start);
-        let mut writer = parts.begin(b"one".to_vec());
+        let mut writer = parts.begin(Vec::new());
+        writer.write(b"one".to_vec());
         assert!(parts.is_due());
         let drained = |written, lost| Drained { written, lost, ..Drained::default() };
         parts.next(&mut writer, drained(10, Some(3)));

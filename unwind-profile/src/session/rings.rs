@@ -17,7 +17,7 @@ use crate::engine::sampling::Whom;
 use crate::engine::subject::{Subject, exists};
 use crate::engine::{Engine, SampledEvent};
 use crate::session::drain::Drain;
-use crate::session::parts::{DrainFailed, Part, Parts, record_of_kernel, records_of};
+use crate::session::parts::{DrainFailed, Part, Parts, record_of_kernel};
 use crate::session::stream::stream_start;
 
 /// Bytes of a ring at most, without `--ring-kib`.
@@ -86,7 +86,7 @@ impl Emptied {
         let mut start = stream_start(&engine.events());
         start.extend(record_of_kernel(attr));
         let (mut parts, received) = Parts::new(&span.subject, span.every, attr, start);
-        let writer = parts.begin(records_of(existing, attr));
+        let writer = parts.begin(existing.to_vec());
         let so_far = SoFar::default();
         let so_far_there = so_far.clone();
         let place = |(at, event): (usize, &SampledEvent)| {
