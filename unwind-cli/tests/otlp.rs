@@ -32,17 +32,19 @@ impl Receiver {
         let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/otlp_server.py");
         let mut command = Command::new(python);
         command.arg(server).args([status.to_string(), rejected.to_string()]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (put, lines) = channel();
+        let mut receiver = Self { child, lines, url: String::new() };
+        let output = BufReader::new(receiver.child.stdout.take().unwrap());
         std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| put.send(line))
         });
-        let Ok(port) = lines.recv() else {
+        let Ok(port) = receiver.lines.recv() else {
             skip("no protobufs of OpenTelemetry for Python");
             return None;
         };
-        Some(Self { child, lines, url: format!("http://127.0.0.1:{port}") })
+        receiver.url = format!("http://127.0.0.1:{port}");
+        Some(receiver)
     }
 
     /// What it has received next.
