@@ -202,6 +202,9 @@ fn a_dump_and_a_stub_have_the_same_stacks(guest: &Guest) {
     let gdb = guest.directory.join("gdb");
     let stub = guest.vcpus(&["guest", "--json"], &[("--gdb", &gdb)]);
     assert_eq!(stub, stopped);
+    // It runs now, and a connection stops it.
+    let stub = guest.vcpus(&["guest", "--json"], &[("--gdb", &gdb)]);
+    assert_eq!(stub.as_array().unwrap().len(), stopped.as_array().unwrap().len());
 }
 
 /// Records the guest, and holds what is read of the recording against what the guest executes.

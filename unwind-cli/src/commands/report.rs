@@ -136,7 +136,7 @@ in folded stacks and flame graphs.
 What became of the samples is told in each format: under the table; on standard error beside
 folded stacks; in the page; in the subtitle of a flame graph; as `ledger` in the JSON for
 speedscope and Firefox; as comments for pprof; as a table for parquet. Of a recording of perf it
-is what can be told from it: chains that the kernel found by frame pointers are `unchecked`.";
+is what can be told from it: chains as their recorder found them are `unchecked`.";
 
 /// Runs `unwind report`.
 ///

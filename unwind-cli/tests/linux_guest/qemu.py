@@ -30,12 +30,14 @@ class Qmp:
                 return answer["return"]
 
 
-def initrd(program):
-    """A cpio archive with the program as /init."""
-    with open(program, "rb") as file:
-        data = file.read()
+def initrd(program, **others):
+    """A cpio archive with the program as /init, and other files by their names."""
+    entries = []
+    for name, path in {"init": program, **others}.items():
+        with open(path, "rb") as file:
+            entries.append((name, 0o100755, file.read()))
     archive = b""
-    for name, mode, content in [("init", 0o100755, data), ("TRAILER!!!", 0, b"")]:
+    for name, mode, content in [*entries, ("TRAILER!!!", 0, b"")]:
         fields = [1, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0]
         head = b"070701" + b"".join(b"%08x" % field for field in fields)
         for part in (head + name.encode() + b"\0", content):

@@ -18,7 +18,7 @@ pub struct Btf {
 /// A member of a structure, by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member<'n> {
-    /// The structure's name; empty of those without one.
+    /// The structure's name; empty of those without one, and with more than one member.
     pub structure: &'n str,
     /// The member's own.
     pub member: &'n str,
@@ -75,7 +75,12 @@ impl Btf {
             let (name, info) = (window.u32(place)?, window.u32(place.wrapping_add(4))?);
             let (kind, vlen) = (info >> 24 & 0x1f, info & 0xffff);
             let after = place.wrapping_add(TYPE_LEN.into());
-            if kind == STRUCT && names.iter().any(|(structure, _)| *structure == Some(name)) {
+            // One member alone is a type of its own, such as that of the tables' entries.
+            let is_wrapper = name == 0 && vlen == 1;
+            if kind == STRUCT
+                && !is_wrapper
+                && names.iter().any(|(structure, _)| *structure == Some(name))
+            {
                 let wanted = names.iter().zip(&mut found);
                 let mut wanted = wanted.filter(|((structure, _), _)| *structure == Some(name));
                 find_members(&mut wanted, (after, vlen), info >> 31 == 1, &mut window)?;

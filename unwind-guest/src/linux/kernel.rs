@@ -191,6 +191,22 @@ impl GuestLinux {
         Task::of_area(area.get(), places, layout, mem).map(Some)
     }
 
+    /// Where the root of a task's page tables is, as the kernel itself has it; `None` of a thread of the kernel, which
+    /// has no memory of its own, or if the kernel does not tell. Whoever has the control registers of the CPU that runs
+    /// it needs no such thing: of a kernel that has crashed nobody has them.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn page_table_of<M: Memory>(
+        &self,
+        task: &Task,
+        mem: &mut M,
+    ) -> Result<Option<VirtAddr>, LinuxError> {
+        let Some(layout) = self.task else { return Ok(None) };
+        Ok(task.page_table(layout, mem)?.map(VirtAddr::new))
+    }
+
     /// Where the page is that an access of a task to this address would bring, if the kernel has it in memory: of a
     /// file that is mapped there. It takes the table's entry for the address to be empty: what has been there once, and
     /// is not now, is not what the file has. Linux 6.1 and later; `None` where it is not known.
@@ -285,7 +301,7 @@ fn layouts<M: Memory>(
             ],
             mem,
         )?;
-    let [table, count, strings, orc_count, ips, entries] = btf.offsets_of(
+    let [table, count, strings, orc_count, ips, entries, mm, root, named_root] = btf.offsets_of(
         [
             of("mod_kallsyms", "symtab"),
             of("mod_kallsyms", "num_symtab"),
@@ -293,10 +309,18 @@ fn layouts<M: Memory>(
             of("mod_arch_specific", "num_orcs"),
             of("mod_arch_specific", "orc_unwind_ip"),
             of("mod_arch_specific", "orc_unwind"),
+            of("task_struct", "mm"),
+            // In a structure without a name that is the first thing there.
+            of("", "pgd"),
+            of("mm_struct", "pgd"),
         ],
         mem,
     )?;
-    let task = || Some(TaskLayout { comm: comm?, pid: pid?, tgid: tgid? });
+    let page_table = || Some([mm?, named_root.or(root)?]);
+    let task = || {
+        let (comm, pid, tgid) = (comm?, pid?, tgid?);
+        Some(TaskLayout { comm, pid, tgid, page_table: page_table() })
+    };
     let sum = |outer: Option<u32>, inner: Option<u32>| outer?.checked_add(inner?);
     // Code is the first of the kinds of memory that a module has.
     let text = || Some((sum(mem_at, base)?, sum(mem_at, size)?));

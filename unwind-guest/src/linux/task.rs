@@ -25,6 +25,8 @@ pub(crate) struct TaskLayout {
     /// Linux's names: the thread's number is the `pid`, its process's the `tgid`.
     pub(crate) pid: u32,
     pub(crate) tgid: u32,
+    /// Its address space, and where that has the root of its page tables.
+    pub(crate) page_table: Option<[u32; 2]>,
 }
 
 /// The segment whose limit is the CPU's number, by which user code asks for it, and the bits of that.
@@ -85,5 +87,18 @@ impl Task {
         let tid = read_u32(mem, task.wrapping_add(layout.pid.into()))?;
         let pid = read_u32(mem, task.wrapping_add(layout.tgid.into()))?;
         Ok(Self { at: task, comm, pid, tid })
+    }
+
+    /// Where the root of its page tables is; `None` of a thread of the kernel.
+    pub(crate) fn page_table<M: Memory>(
+        &self,
+        layout: TaskLayout,
+        mem: &mut M,
+    ) -> Result<Option<u64>, LinuxError> {
+        let Some([space, root]) = layout.page_table else { return Ok(None) };
+        match read_u64(mem, self.at.wrapping_add(space.into()))? {
+            0 => Ok(None),
+            space => read_u64(mem, space.wrapping_add(root.into())).map(Some),
+        }
     }
 }

@@ -350,6 +350,12 @@ impl Collector {
                     None if is_first => FoundBy::Sampled,
                     None => next_found,
                 },
+                (Mode::GuestUser, _) => match recorded.next() {
+                    Some(found) => found,
+                    None if is_first => FoundBy::Sampled,
+                    // Its tables are in the guest.
+                    None => FoundBy::Unchecked,
+                },
                 _ => FoundBy::Kernel,
             };
             next_found = self.push(shown, addr, mode, found).caller_found;
@@ -369,7 +375,7 @@ impl Collector {
         {
             let mode = Mode::of_sample(shown.misc());
             has_user |= mode.is_user();
-            let found = if mode == Mode::User { FoundBy::Sampled } else { FoundBy::Kernel };
+            let found = if mode.is_user() { FoundBy::Sampled } else { FoundBy::Kernel };
             self.push(shown, ip, mode, found);
         }
         has_user

@@ -105,12 +105,14 @@ impl Mode {
     }
 
     /// Whether it is code that a vCPU executes.
-    pub(crate) const fn is_guest(self) -> bool {
+    #[must_use]
+    pub const fn is_guest(self) -> bool {
         matches!(self, Self::GuestUser | Self::GuestKernel)
     }
 
     /// Whether it is user code, also a guest's.
-    pub(crate) const fn is_user(self) -> bool {
+    #[must_use]
+    pub const fn is_user(self) -> bool {
         matches!(self, Self::User | Self::GuestUser)
     }
 

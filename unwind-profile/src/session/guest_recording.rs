@@ -29,6 +29,8 @@ use crate::session::ledger::Ledger;
 use crate::session::ledger_section::LedgerSection;
 use crate::session::recording::begin_file;
 use crate::session::stream::layout;
+use crate::walks::found_by::FoundBy;
+use crate::walks::found_frames::{FOUND_FRAMES, FoundFramesBuilder};
 use crate::walks::marks::{Mark, Marks};
 
 /// What is older can be read whatever ends the recorder.
@@ -53,6 +55,8 @@ pub struct GuestSample<'a> {
     /// The pcs of the kernel's frames, and of those of user code, the innermost first.
     pub kernel: &'a [u64],
     pub user: &'a [u64],
+    /// How each frame of user code was found.
+    pub found: &'a [FoundBy],
     /// Why the stack is not complete, in a word.
     pub incomplete: Option<&'static str>,
 }
@@ -85,6 +89,7 @@ pub struct GuestRecording {
     mapped: HashMap<(u32, u64), GuestCode>,
     ledger: Ledger,
     incomplete: Marks,
+    found: FoundFramesBuilder,
     stops: StopTimes,
     due: Option<Instant>,
 }
@@ -117,6 +122,7 @@ impl GuestRecording {
             mapped: HashMap::new(),
             ledger: Ledger::new(),
             incomplete: Marks::default(),
+            found: FoundFramesBuilder::default(),
             stops: StopTimes::default(),
             due: None,
         })
@@ -201,6 +207,8 @@ impl GuestRecording {
         };
         let encoded = self.encoded(&encoded)?;
         self.out.write_all(&encoded)?;
+        let number = usize::try_from(self.ledger.written).unwrap_or(usize::MAX);
+        self.found.take_ways(number, sample.found.iter().copied());
         let count = |place: &mut u64| *place = place.saturating_add(1);
         count(&mut self.ledger.written);
         match sample.incomplete {
@@ -242,7 +250,9 @@ impl GuestRecording {
         let ledger = mem::replace(&mut self.ledger, Ledger::new());
         let incomplete = mem::take(&mut self.incomplete);
         let section = LedgerSection::of_marks(ledger, &incomplete);
-        let sections = self.sections(&section)?;
+        let found = mem::take(&mut self.found).finish();
+        let mut sections = self.sections(&section)?.to_vec();
+        sections.push((FOUND_FRAMES, serde_json::to_vec(&found)?));
         self.out.finish(&sections)?;
         Ok(section.ledger)
     }
@@ -287,6 +297,7 @@ mod tests {
     use super::*;
     use crate::recording::reader::PerfReader;
     use crate::session::ledger_section::told;
+    use crate::walks::found_frames::FoundFrames;
 
     /// Code of a process, and a sample in it.
     fn sample(recording: &mut GuestRecording, pid: u32, incomplete: Option<&'static str>) {
@@ -302,7 +313,9 @@ mod tests {
         recording.code(task, &code).unwrap();
         let comm = &Untrusted::from("comm");
         let (kernel, user) = (&[][..], &[0x40_1000][..]);
-        let sample = GuestSample { cpu: 0, task, comm, is_user: true, kernel, user, incomplete };
+        let found = &[FoundBy::Sampled];
+        let is_user = true;
+        let sample = GuestSample { cpu: 0, task, comm, is_user, kernel, user, found, incomplete };
         recording.sample(&sample).unwrap();
     }
 
@@ -336,6 +349,13 @@ mod tests {
         let listed: Vec<_> =
             told.incomplete.iter().map(|(_, thread, reason)| (*thread, reason.as_str())).collect();
         assert_eq!(listed, [(2, "gap")]);
+        let found = FoundFrames::read(&mut reader).unwrap().unwrap();
+        let of_samples = (0..4).map(|number| found.of_sample(number).collect::<Vec<_>>());
+        let sampled = vec![FoundBy::Sampled];
+        assert_eq!(
+            of_samples.collect::<Vec<_>>(),
+            [sampled.clone(), sampled.clone(), sampled, vec![]]
+        );
         assert_eq!(told.ledger.guest.unwrap().median_nanoseconds, 3_000_000);
     }
 }

@@ -423,6 +423,9 @@ impl Display for Ledger {
         let all = self.written.saturating_add(self.lost);
         let samples = counted(all, "sample", "samples");
         match all {
+            0 if self.guest.is_some() => {
+                writeln!(f, "{samples}: the recording ended before the guest was looked at")?
+            }
             0 => writeln!(f, "{samples}: nothing that was recorded has run for long enough")?,
             _ => writeln!(f, "{samples}:")?,
         }
@@ -436,7 +439,7 @@ impl Display for Ledger {
         }
         line(self.kernel_only, "kernel only")?;
         line(self.unmatched, "unmatched: the record with the user part did not come")?;
-        line(self.unchecked, "unchecked: found by frame pointers")?;
+        line(self.unchecked, "unchecked: as the recorder found them")?;
         line(self.damaged, "damaged")?;
         line(self.dropped, "dropped for want of time")?;
         line(self.lost, "lost in a ring (records of any kind)")?;

@@ -90,7 +90,8 @@ impl FoundBy {
     }
 
     /// How a walk found a frame.
-    pub(crate) fn of_provenance(provenance: Provenance) -> Self {
+    #[must_use]
+    pub fn of_provenance(provenance: Provenance) -> Self {
         match provenance.origin() {
             Origin::Registers => Self::Sampled,
             // After a signal the registers are those that the kernel saved.

@@ -111,6 +111,11 @@ impl FoundFramesBuilder {
     }
 
     fn take(&mut self, number: usize, frames: &[WalkedFrame]) {
+        self.take_ways(number, frames.iter().map(WalkedFrame::found_by));
+    }
+
+    /// Takes how the frames of the sample of this number were found, which is a later one than those before.
+    pub(crate) fn take_ways(&mut self, number: usize, frames: impl Iterator<Item = FoundBy>) {
         if number >= MAX_SAMPLES {
             return;
         }
@@ -134,6 +139,7 @@ impl FoundFramesBuilder {
     }
 
     /// The section.
+    #[must_use]
     pub(crate) fn finish(self) -> FoundFrames {
         let ways = FoundBy::ALL.map(|found| found.words().0.to_owned()).to_vec();
         let calls = self.calls.finish();
@@ -142,8 +148,8 @@ impl FoundFramesBuilder {
 }
 
 /// The frames in runs, as many as are kept.
-fn runs(frames: &[WalkedFrame]) -> Vec<Run> {
-    let ways = frames.iter().map(|frame| frame.found_by().code());
+fn runs(frames: impl Iterator<Item = FoundBy>) -> Vec<Run> {
+    let ways = frames.map(FoundBy::code);
     let mut runs: Vec<Run> = Vec::new();
     for way in ways {
         let is_full = runs.len() >= MAX_RUNS;

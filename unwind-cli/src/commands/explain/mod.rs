@@ -197,7 +197,9 @@ fn write_sample(
         let report = RecordedReport { schema: json::SCHEMA, process, thread, frames, account };
         write_json(out, &report)
     } else {
-        writeln!(out, "{heading}; its stack is not kept, see unwind record --keep-stacks")
+        // Of a guest there is no such option.
+        let why = if sample.is_of_guest() { "" } else { ", see unwind record --keep-stacks" };
+        writeln!(out, "{heading}; its stack is not kept{why}")
             .and_then(|()| recorded::write(out, &frames))
             .and_then(|()| writeln!(out, "\n{account}"))
     };
@@ -214,7 +216,7 @@ fn account(sample: &Sample) -> String {
         },
         (None, Some(Some(reason))) => format!("in the ledger: incomplete, {reason}"),
         (None, Some(None)) => "in the ledger: complete".to_owned(),
-        (None, None) => "unchecked: found by frame pointers".to_owned(),
+        (None, None) => "unchecked: as the recorder found it".to_owned(),
     }
 }
 

@@ -226,6 +226,11 @@ impl Sample {
         )
     }
 
+    /// Whether it is of a guest, alone or as the monitor's thread has entered it.
+    pub(super) fn is_of_guest(&self) -> bool {
+        self.links.iter().any(|link| matches!(link, Link::Ip(_, mode) if mode.is_guest()))
+    }
+
     /// The thread and the process.
     pub(super) fn task(&self) -> (u32, u32) {
         (self.held.task.tid, self.held.task.pid)
@@ -244,7 +249,7 @@ impl Sample {
             places.push(Place {
                 addr,
                 lookup,
-                is_user: mode == Mode::User,
+                is_user: mode.is_user(),
                 function: place
                     .function
                     .map(|(name, offset)| ((*name).clone(), offset.wrapping_add(past))),

@@ -26,7 +26,8 @@ pub(crate) struct MachineDump {
 
 /// What a note says of a CPU.
 const NT_PRSTATUS: u32 = 1;
-/// Where in it the registers are.
+/// Where in it the number of the thread is, and where the registers are.
+const PRSTATUS_THREAD: usize = 32;
 const PRSTATUS_REGISTERS: usize = 112;
 
 /// Control registers of Linux that runs, where the dump has none: protection and paging, physical addresses of more
@@ -70,8 +71,8 @@ struct Notes {
     is_of_machine: bool,
     /// Of each CPU, as the dump's writer has it from the CPU.
     by_qemu: Vec<VcpuState>,
-    /// Of each CPU, as for a thread.
-    by_status: Vec<VcpuRegisters>,
+    /// Of each CPU, as for a thread, and which thread it ran.
+    by_status: Vec<(VcpuRegisters, u32)>,
     /// What the kernel says of itself, in lines.
     vmcoreinfo: Vec<u8>,
 }
@@ -106,9 +107,12 @@ impl Notes {
         if !self.by_qemu.is_empty() {
             return self.by_qemu;
         }
-        let state =
-            |registers| VcpuState { registers, place: CpuPlace::Segments(0), is_halted: false };
-        self.by_status.into_iter().map(with_tables).map(state).collect()
+        let state = |(cpu, (registers, tid))| VcpuState {
+            registers: with_tables(registers),
+            place: CpuPlace::Crashed { cpu, tid },
+            is_halted: false,
+        };
+        (0..).zip(self.by_status).map(state).collect()
     }
 
     /// The root of the kernel's own page tables, and the control register that says how many levels they have.
@@ -185,8 +189,9 @@ const fn low_byte(word: u64) -> u8 {
     low
 }
 
-/// The registers of a thread's note, which are the kernel's where it has crashed.
-fn of_status(machine: Machine, desc: &[u8]) -> Option<VcpuRegisters> {
+/// The registers of a thread's note, which are those of a CPU where the kernel has crashed, and the thread's number.
+fn of_status(machine: Machine, desc: &[u8]) -> Option<(VcpuRegisters, u32)> {
+    let tid = desc.get(PRSTATUS_THREAD..)?.first_chunk().copied().map(u32::from_le_bytes)?;
     let registers = UserRegisters::from_core(machine, desc.get(PRSTATUS_REGISTERS..)?)?;
     let segment = |selector: u64| {
         let [low, high, ..] = selector.to_le_bytes();
@@ -194,7 +199,7 @@ fn of_status(machine: Machine, desc: &[u8]) -> Option<VcpuRegisters> {
         Segment { base: 0, selector: u16::from_le_bytes([low, high]), dpl, l: true, db: false }
     };
     let cs = segment(registers.cs);
-    Some(VcpuRegisters {
+    let registers = VcpuRegisters {
         general: general_registers(&registers),
         rip: registers.rip,
         rflags: registers.eflags,
@@ -204,5 +209,6 @@ fn of_status(machine: Machine, desc: &[u8]) -> Option<VcpuRegisters> {
         cr3: 0,
         cr4: CR4_PAE,
         efer: EFER,
-    })
+    };
+    Some((registers, tid))
 }

@@ -12,7 +12,7 @@ use crate::commands::guest::error::GuestError;
 /// How many bytes may come before the end of an answer.
 const ANSWER_LIMIT: usize = 1 << 20;
 
-/// How many answers may come damaged, one after the other.
+/// How many answers may come damaged, or unasked, one after the other.
 const TRIES: u32 = 4;
 
 /// A connection by which packets come and go.
@@ -49,12 +49,20 @@ impl Packets {
 
     /// Sends a packet and returns the content of the one that answers it.
     ///
+    /// A stub may tell unasked that the guest stands, such as QEMU's where a connection has stopped it.
+    ///
     /// # Errors
     ///
     /// [`GuestError`] if there is no answer in time.
     pub(crate) fn ask(&mut self, content: &str) -> Result<Vec<u8>, GuestError> {
         self.send(content)?;
-        self.receive()
+        for _ in 0..TRIES {
+            let answer = self.receive()?;
+            if content == "?" || !matches!(answer.first(), Some(b'T' | b'S')) {
+                return Ok(answer);
+            }
+        }
+        Err(GuestError::NotGdb)
     }
 
     /// Sends a packet.
@@ -332,6 +340,21 @@ mod tests {
         let (address, served) = stub(vec![b"$OK#00$OK#00$OK#zz$OK#00"]);
         let mut packets = Packets::connect(&address, Duration::from_secs(5)).unwrap();
         assert!(matches!(packets.ask("?"), Err(GuestError::NotGdb)));
+        drop(packets);
+        served.join().unwrap();
+    }
+
+    #[test]
+    fn a_stop_that_is_told_unasked_is_no_answer() {
+        let (address, served) = stub(vec![b"$T02thread:01;#04+$OK#9a", b"+$S02#b5"]);
+        let mut packets = Packets::connect(&address, Duration::from_secs(5)).unwrap();
+        assert_eq!(packets.ask("Hg1").unwrap(), b"OK");
+        assert_eq!(packets.ask("?").unwrap(), b"S02");
+        drop(packets);
+        served.join().unwrap();
+        let (address, served) = stub(vec![b"$S02#b5$S02#b5$S02#b5$S02#b5$OK#9a"]);
+        let mut packets = Packets::connect(&address, Duration::from_secs(5)).unwrap();
+        assert!(matches!(packets.ask("Hg1"), Err(GuestError::NotGdb)));
         drop(packets);
         served.join().unwrap();
     }

@@ -165,7 +165,30 @@ impl Linux {
             CpuPlace::Area(area) => {
                 found.kernel.task_of_area(VirtAddr::new(area), &mut memory).ok()?
             }
+            CpuPlace::Crashed { cpu, tid } => {
+                let task = found.kernel.task(cpu, &mut memory).ok()?;
+                task.filter(|task| task.tid == tid)
+            }
         }
+    }
+
+    /// The registers of a vCPU with the page tables of the task that it runs, if its own are not known.
+    pub(crate) fn with_tables_of(
+        &self,
+        task: &Task,
+        vcpu: &VcpuState,
+        space: AddressSpace,
+        ram: &mut GuestRam,
+    ) -> Option<VcpuRegisters> {
+        let is_known = !matches!(vcpu.place, CpuPlace::Crashed { .. });
+        let found = self.found.as_ref().filter(|_| !is_known)?;
+        let mut memory = KernelMemory::with_tlb(ram, space);
+        let root = found.kernel.page_table_of(task, &mut memory).ok()??;
+        let page = space.translate(memory.physical(), root).ok()?;
+        let own = VcpuRegisters { cr3: page.locate(root).get(), ..vcpu.registers };
+        // A table of the task's has the kernel, too.
+        memory.switch(own.kernel_address_spaces().0);
+        found.kernel.is_in(&mut memory).then_some(own)
     }
 
     /// The kernel that was found.

@@ -47,6 +47,7 @@ use crate::commands::guest::walk::{GuestWalks, VcpuStack};
 use crate::commands::stack::error::Incomplete;
 use crate::commands::stack::text::row_counts;
 use crate::failure::Failure;
+use crate::progress::Elapsed;
 
 use crate::commands::guest::error::GuestError;
 pub(crate) use crate::commands::guest::gdb::read_stub;
@@ -139,9 +140,13 @@ since Linux 6.1, that the kernel keeps of their files. What of it is not in memo
 the stack, with that reason. The kernel needs kallsyms and, for threads, modules and
 files, CONFIG_KALLSYMS_ALL and BTF, as distributions have them.
 
---symbols gives names of functions that are not exported, and is for other kernels and
-programs: a vmlinux, the image that the guest has booted (vmlinuz), or a program, which is
-walked by its SFrame table, its .eh_frame and frame pointers.
+--sysroot is a folder with files of the guest, such as its root. What has the build id of a
+program of the guest there gives names of functions that are not exported, and its
+.eh_frame or .debug_frame where the program has no such table in memory, as many static
+ones do not.
+
+--symbols is for other kernels and programs: a vmlinux, the image that the guest has booted
+(vmlinuz), or a program, which is walked by its SFrame table, its .eh_frame and frame pointers.
 
 Folded stacks: frames from the outermost one on, joined by `;`, and a count.
 The first word is `[user]`, `[user 32-bit]`, `[kernel]`, or `[idle]` for a vCPU
@@ -211,7 +216,9 @@ impl<'f> Guest<'f> {
     ) -> Result<Self, Failure> {
         let mut walks = walks;
         if let Some(path) = &source.sysroot {
+            let elapsed = Elapsed::new("reading the files of --sysroot:");
             let sysroot = Sysroot::read(path);
+            elapsed.finish();
             let failed = |error| InputError::Read { path: path.clone(), error };
             walks.use_sysroot(sysroot.map_err(failed)?);
         }

@@ -33,7 +33,7 @@ pub(crate) struct Source {
     pub(crate) mem: Option<PathBuf>,
 
     /// A folder with files of the guest: those with the build ids of its programs name functions that these
-    /// do not export
+    /// do not export, and have the tables that these lack in memory
     #[arg(long, value_name = "DIR", requires = "monitor")]
     pub(crate) sysroot: Option<PathBuf>,
 }

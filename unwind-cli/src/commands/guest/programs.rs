@@ -106,9 +106,14 @@ struct Found {
 }
 
 impl Programs {
-    /// Has functions be named by files of the guest, too.
+    /// Has functions be named by files of the guest, too, and stacks be walked by what those say of their code.
     pub(crate) fn use_sysroot(&mut self, sysroot: Sysroot) {
         self.sysroot = Some(sysroot);
+    }
+
+    /// What is wrong with the folder of these files.
+    pub(crate) fn warning(&self) -> Option<String> {
+        self.sysroot.as_ref()?.warning()
     }
 
     /// Leaves the address space before.
@@ -261,23 +266,18 @@ impl<A: Arch> RowSource<A> for ProgramRows<'_> {
         }
         let programs = &mut *self.programs.borrow_mut();
         let Some(index) = programs.find(addr, mem) else { return Ok(None) };
-        let Some(found) = programs.found.get_mut(index) else { return Ok(None) };
-        if !found.is_of(A::WORD) {
+        if !programs.found.get(index).is_some_and(|found| found.is_of(A::WORD)) {
             return Ok(None);
         }
-        if let Some((at, len)) = found.program.sframe().filter(|_| A::WORD == WordSize::Eight) {
-            let table = match found.sframe.take() {
-                Some(table) => table,
-                None => RemoteTable::open(mem, at, len).map_err(ProgramError::Sframe)?,
-            };
-            let row = table.find_row(mem, addr, &mut programs.buffer);
-            found.sframe = Some(table);
-            if let Some(row) = row.map_err(ProgramError::Sframe)? {
-                return Ok(Some(row));
-            }
+        let found = programs.row_in_memory::<A, M>(index, frame, mem);
+        let is_absent = match &found {
+            Ok(row) => row.is_none(),
+            Err(error) => error.is_not_resident(),
+        };
+        if is_absent && let Some(row) = programs.row_of_file::<A, M>(index, frame, mem) {
+            return Ok(Some(row));
         }
-        let Some(cfi) = found.cfi(A::WORD, mem)? else { return Ok(None) };
-        cfi.find_row_in(frame, mem, &mut programs.scratch).map_err(ProgramError::Cfi)
+        found
     }
 
     fn register_rules<M: Memory>(
@@ -287,12 +287,71 @@ impl<A: Arch> RowSource<A> for ProgramRows<'_> {
     ) -> Result<Option<RegisterRules>, ProgramError> {
         let addr = frame.lookup_addr().get();
         let programs = &mut *self.programs.borrow_mut();
-        let is_of =
-            |found: &&mut Found| found.program.text().contains(&addr) && found.is_of(A::WORD);
-        let Some(found) = programs.found.iter_mut().find(is_of) else { return Ok(None) };
+        let is_of = |found: &Found| found.program.text().contains(&addr) && found.is_of(A::WORD);
+        let Some(index) = programs.found.iter().position(is_of) else { return Ok(None) };
+        let Some(found) = programs.found.get_mut(index) else { return Ok(None) };
         // The row may have been kept.
+        let rules = match found.cfi(A::WORD, mem) {
+            Ok(Some(cfi)) => {
+                let rules = cfi.find_register_rules(mem, addr, &mut programs.scratch);
+                rules.map_err(ProgramError::Cfi)
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match rules {
+            Err(error) if !error.is_not_resident() => Err(error),
+            Ok(Some(rules)) => Ok(Some(rules)),
+            absent => match programs.rules_of_file(index, addr, A::WORD) {
+                Some(rules) => Ok(Some(rules)),
+                None => absent,
+            },
+        }
+    }
+}
+
+impl Programs {
+    /// The row of a frame by the tables that its object has in memory.
+    fn row_in_memory<A: Arch, M: Memory>(
+        &mut self,
+        index: usize,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, ProgramError> {
+        let addr = frame.lookup_addr().get();
+        let Some(found) = self.found.get_mut(index) else { return Ok(None) };
+        if let Some((at, len)) = found.program.sframe().filter(|_| A::WORD == WordSize::Eight) {
+            let table = match found.sframe.take() {
+                Some(table) => table,
+                None => RemoteTable::open(mem, at, len).map_err(ProgramError::Sframe)?,
+            };
+            let row = table.find_row(mem, addr, &mut self.buffer);
+            found.sframe = Some(table);
+            if let Some(row) = row.map_err(ProgramError::Sframe)? {
+                return Ok(Some(row));
+            }
+        }
         let Some(cfi) = found.cfi(A::WORD, mem)? else { return Ok(None) };
-        cfi.find_register_rules(mem, addr, &mut programs.scratch).map_err(ProgramError::Cfi)
+        cfi.find_row_in(frame, mem, &mut self.scratch).map_err(ProgramError::Cfi)
+    }
+
+    /// The row of a frame by a file of its object's build: where a program was linked without a table to search in,
+    /// or the guest does not have that in memory.
+    fn row_of_file<A: Arch, M: Memory>(
+        &mut self,
+        index: usize,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Option<Row> {
+        let program = self.found.get(index)?.program;
+        let sysroot = self.sysroot.as_mut()?;
+        sysroot.row::<A, M>(program.build_id()?.as_bytes(), program.bias(), frame, mem)
+    }
+
+    fn rules_of_file(&mut self, index: usize, addr: u64, word: WordSize) -> Option<RegisterRules> {
+        let program = self.found.get(index)?.program;
+        let addr = addr.wrapping_sub(program.bias());
+        self.sysroot.as_mut()?.register_rules(program.build_id()?.as_bytes(), addr, word)
     }
 }
 
@@ -330,7 +389,9 @@ impl RowKeys for ProgramKeys<'_> {
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
-    use testdata::{ElfBuilder, ElfSegment, Function, Row, TableBuilder, note};
+    use testdata::{
+        CfiBuilder, Cie, ElfBuilder, ElfSection, ElfSegment, Function, Row, TableBuilder, note,
+    };
     use unwind_core::{ReadError, RowCache, SliceMemory, Walker};
     use unwind_x86::{X86_64, X86_64Regs};
 
@@ -352,6 +413,10 @@ mod tests {
     impl Space {
         /// Of a program whose function has frames of `cfa` bytes by its SFrame table; three frames of it.
         fn new(at: u64, build_id: Option<&[u8]>, cfa: i32) -> Self {
+            Self::with_table(at, build_id, cfa, true)
+        }
+
+        fn with_table(at: u64, build_id: Option<&[u8]>, cfa: i32, has_table: bool) -> Self {
             let mut file = ElfBuilder::new(ElfBuilder::EXECUTABLE);
             let segment = |file: &mut ElfBuilder, kind, bytes: &[u8]| {
                 let addr = file.put(bytes);
@@ -368,7 +433,9 @@ mod tests {
                 TableBuilder::amd64(2).function(Function::new(start, 0x100, rows.clone())).build()
             };
             let at_of_table = file.clone().put(&[]);
-            segment(&mut file, 0x6474_e554, &table(at_of_table));
+            if has_table {
+                segment(&mut file, 0x6474_e554, &table(at_of_table));
+            }
             let code = ElfSegment { kind: 1, flags: 5, memory_size: 0x1000, ..Default::default() };
             file.segments.push(code);
             let mut program = file.finish();
@@ -418,6 +485,71 @@ mod tests {
             let pcs = frames.map(|frame| frame.pc.addr().get() - code).collect();
             (pcs, self.rows.stats().misses - before)
         }
+    }
+
+    /// A file of this build, with `.eh_frame` that says the same of its function.
+    fn file_of(build_id: &[u8], cfa: u8) -> Vec<u8> {
+        let mut file = ElfBuilder::new(ElfBuilder::EXECUTABLE);
+        let id = note(b"GNU", 3, build_id);
+        let addr = file.put(&id);
+        let size = id.len().try_into().unwrap();
+        let file_size = size;
+        let note = ElfSegment {
+            kind: 4,
+            offset: addr,
+            addr,
+            file_size,
+            memory_size: size,
+            ..Default::default()
+        };
+        file.segments = vec![
+            ElfSegment {
+                kind: 1,
+                flags: 5,
+                file_size: 0x1000,
+                memory_size: 0x1000,
+                ..Default::default()
+            },
+            note,
+        ];
+        let name = b"\0.eh_frame\0";
+        let names = file.put(name);
+        let addr = file.put(&[]);
+        let mut cfi = CfiBuilder::eh_frame(addr);
+        let cie = cfi.cie(&Cie::amd64());
+        // DW_CFA_def_cfa_offset.
+        cfi.fde(cie, CODE, 0x100, &[0x0e, cfa]);
+        let offset = file.put(cfi.build());
+        let size = cfi.build().len().try_into().unwrap();
+        file.section(ElfSection {
+            name: 1,
+            kind: 1,
+            flags: 2,
+            addr,
+            offset,
+            size,
+            ..Default::default()
+        });
+        let size = name.len().try_into().unwrap();
+        file.names =
+            file.section(ElfSection { kind: 3, offset: names, size, ..Default::default() });
+        let mut bytes = file.finish();
+        bytes.resize(0x1000, 0xcc);
+        bytes
+    }
+
+    #[test]
+    fn a_file_of_its_build_has_the_rows_that_a_program_lacks_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("program"), file_of(b"built", 24)).unwrap();
+        let mut kept = Kept::new();
+        kept.programs.get_mut().use_sysroot(Sysroot::read(folder.path()).unwrap());
+        for (id, wanted) in [(b"built", frames()), (b"other", vec![0x10])] {
+            let space = Space::with_table(HIGH, Some(id), 24, false);
+            assert_eq!(kept.walk(0x1000, &space).0, wanted);
+        }
+        let of_memory = Space::new(HIGH, Some(b"built"), 40);
+        assert_eq!(Kept::new().walk(0x1000, &of_memory).0, frames(), "its own table");
     }
 
     fn frames() -> Vec<u64> {

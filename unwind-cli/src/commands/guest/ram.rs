@@ -1,6 +1,7 @@
 //! The guest's physical memory, in the file that QEMU keeps it in or in QEMU itself.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -62,8 +63,20 @@ impl MemoryMap {
             let start = segment.physical_addr;
             Some((start..start.checked_add(segment.file_size.min(left))?, segment.offset))
         });
-        let mut ranges: Vec<_> = ranges.collect();
-        ranges.sort_unstable_by_key(|(range, _)| range.start);
+        Self::flat(ranges.collect())
+    }
+
+    /// Ranges that may overlap: a kernel that has crashed lists its code once more, apart from the memory that it is in.
+    fn flat(mut ranges: Vec<(Range<u64>, u64)>) -> Self {
+        ranges.sort_unstable_by_key(|(range, _)| (range.start, Reverse(range.end)));
+        let mut end = 0;
+        ranges.retain_mut(|(range, offset)| {
+            let twice = end.max(range.start).saturating_sub(range.start);
+            range.start = range.start.saturating_add(twice);
+            *offset = offset.saturating_add(twice);
+            end = end.max(range.end);
+            range.start < range.end
+        });
         Self { ranges }
     }
 
@@ -209,6 +222,17 @@ FlatView #2
         assert_eq!(map.locate(0x7fff_fff8, 8), Some(0x7fff_fff8));
         assert_eq!(map.locate(0x1_0000_0000, 8), Some(0x8000_0000));
         assert_eq!(map.file_end(), 0x1_0000_0000);
+    }
+
+    #[test]
+    fn memory_that_is_listed_twice_has_a_place_all_over() {
+        let ranges = vec![(0x5000..0x7000, 0x100), (0x1000..0x9000, 0x8000), (0x8000..0xa000, 0)];
+        let map = MemoryMap::flat(ranges);
+        for (addr, at) in [(0x1000, 0x8000), (0x5008, 0xc008), (0x7000, 0xe000), (0x8ff8, 0xfff8)] {
+            assert_eq!(map.locate(addr, 8), Some(at), "{addr:#x}");
+        }
+        assert_eq!(map.locate(0x9000, 8), Some(0x1000));
+        assert_eq!((map.locate(0xfff, 1), map.locate(0xa000, 1)), (None, None));
     }
 
     #[test]

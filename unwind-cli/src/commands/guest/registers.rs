@@ -22,6 +22,9 @@ pub(crate) enum CpuPlace {
     Segments(u64),
     /// Where the kernel has the variables of this CPU.
     Area(u64),
+    /// Its number, and that of the thread which it ran, of a kernel that has crashed: the control registers are those
+    /// of the kernel itself, whatever that was.
+    Crashed { cpu: u32, tid: u32 },
 }
 
 /// A register that is not there, or not in the known form.

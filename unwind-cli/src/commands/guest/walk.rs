@@ -123,7 +123,9 @@ impl<'f> GuestWalks<'f> {
         let is_needed = self.has_other_kernel && self.files.is_empty;
         let missing = self.linux.missing().filter(|_| is_needed);
         let missing = missing.map(|error| error.to_string());
-        self.warnings.lines().iter().cloned().chain(self.files.warning()).chain(missing)
+        let of_sysroot = self.programs.get_mut().warning();
+        let of_files = self.files.warning().into_iter().chain(of_sysroot);
+        self.warnings.lines().iter().cloned().chain(of_files).chain(missing)
     }
 
     /// Finds what is needed of a guest that runs, so that it does not have to stand for that.
@@ -144,6 +146,10 @@ impl<'f> GuestWalks<'f> {
             self.rows.clear_kernel();
         }
         let task = kernel.and_then(|space| self.linux.task(state, space, ram));
+        let own = kernel
+            .zip(task)
+            .and_then(|(space, task)| self.linux.with_tables_of(&task, state, space, ram));
+        let vcpu = own.as_ref().unwrap_or(vcpu);
         let space = match vcpu.is_user() {
             true => vcpu.address_space(),
             false => self.linux.space_of_kernel_code(vcpu, ram),

@@ -13,6 +13,7 @@ use unwind_perf::record::Task;
 use unwind_profile::mapped::names::GUEST_KERNEL;
 use unwind_profile::recording::error::RecordingError;
 use unwind_profile::session::guest_recording::{GuestCode, GuestRecording, GuestSample};
+use unwind_profile::walks::found_by::FoundBy;
 use unwind_target::Untrusted;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 
@@ -71,11 +72,12 @@ const NAP: Duration = Duration::from_millis(100);
 pub(super) fn record(args: &GuestArgs, how: &How<'_>) -> Result<(), Failure> {
     let file_error =
         |error: io::Error| RecordingError { path: how.output.to_owned(), error: error.into() };
-    let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM], &Arc::new(AtomicI32::new(0)));
     let known = GuestFiles::open(&[])?;
     let frame_pointers = FramePointerRows { is_trusted: how.trust_fp };
     let walks = GuestWalks::new(&known, frame_pointers, MAX_FRAMES);
     let mut guest = Guest::open(&args.source, &known, walks)?;
+    // Until here there is nothing to keep.
+    let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM], &Arc::new(AtomicI32::new(0)));
     let files = Files { path: how.output.to_owned(), limit: None };
     let file = files.begin(SystemTime::now()).map_err(file_error)?;
     file.clear().map_err(file_error)?;
@@ -159,6 +161,9 @@ fn write_sample(
         };
         frames.enumerate().map(shown).collect()
     };
+    let frames = user.into_iter().flat_map(|part| &part.frames);
+    let found: Vec<FoundBy> =
+        frames.map(|frame| FoundBy::of_provenance(frame.provenance)).collect();
     recording.sample(&GuestSample {
         cpu: u32::try_from(vcpu).unwrap_or(u32::MAX),
         task,
@@ -166,6 +171,7 @@ fn write_sample(
         is_user,
         kernel: &pcs(kernel),
         user: &pcs(user),
+        found: &found,
         incomplete: stack.incomplete(),
     })
 }

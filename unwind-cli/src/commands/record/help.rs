@@ -25,6 +25,10 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   stack-not-copied      a part of the stack that was not in memory, or is below the stack pointer
   other-stack           the caller is on another stack than the one that was copied
   no-row                no table covers the code
+  frame-pointer-below-stack, zero-frame-pointer, not-code, misaligned, beyond-stack
+                        no table covers the code, or a wrong one, and what it takes for a frame pointer or a
+                        return address is none; of --guest see --sysroot
+  bad-table             the row of the code cannot be used
   file-gone             the file with the code was removed or replaced, and the process has ended
   return-probe          a uretprobe has the return address, see --uretprobes
   no-start              the sample has no registers to start with
@@ -40,7 +44,7 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   no-memory             the module had no memory for the walk
   table-awaited         walked by the module: the table of a file was still being made, or could not be handed in
   no-room               the stack was to be copied, and the ring was nearly full, see --ring-kib
-  others                as `unwind script` says of each such stack
+  others                as `unwind explain FILE@N` says of the N-th sample
 If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed
 is told on standard error, and changes nothing of it.
 The file has the ledger in a section that perf leaves out.

@@ -18,8 +18,9 @@ may have written to them, so no stack is complete.
 
 --core takes the dump of a machine, too: of QEMU's `dump-guest-memory`, or a Linux kernel's
 /proc/vmcore. Each CPU is shown as `unwind guest` shows a vCPU, with --json as well, by the
-files that --symbols names. QEMU tells the control registers, so the user code that has entered
-the kernel follows; of /proc/vmcore there is the kernel's part alone.
+files that --symbols names, and the user code that has entered the kernel follows. Of /proc/vmcore
+the thread that each CPU ran leads to its page tables. The CPU on which the kernel has crashed tells
+the registers of a function for which some kernels have no row: its stack is not complete then.
 
 A process that was held continues where it was. System calls in which it waits do
 so, too, but for those that Linux ends after any stop: epoll_wait, semop,
