@@ -183,7 +183,8 @@ impl RemoteCfi {
     }
 
     /// The same object, loaded this much above the addresses that its information counts
-    /// from, in bytes, wrapping. Without this they are the same.
+    /// from, in bytes, wrapping. Without this they are the same, as where the sections are read at the addresses at which
+    /// they were loaded: their pointers are relative to their own places.
     #[must_use]
     pub const fn bias(mut self, bias: u64) -> Self {
         self.bias = bias;

@@ -101,4 +101,4 @@ pub use saved_registers::{Interrupted, SavedRegisters};
 pub use stack::GuestStack;
 pub use user_code::UserCode;
 pub use vcpu::{CodeKind, Segment, VcpuRegisters};
-pub use walker::{GuestRows, GuestWalker};
+pub use walker::{GuestRows, GuestWalker, NoKeys};

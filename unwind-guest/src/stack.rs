@@ -114,7 +114,8 @@ impl<const N: usize> GuestStack<N> {
         }
     }
 
-    pub(crate) const fn clear(&mut self) {
+    /// Empties it, as before a walk by [`walk_parts`](crate::GuestWalker::walk_parts).
+    pub const fn clear(&mut self) {
         self.kernel.clear();
         self.user.clear();
         self.user_code = UserCode::Unknown;

@@ -230,8 +230,9 @@ where
     }
 }
 
-/// No table of user code is known.
-struct NoKeys;
+/// No table of user code is known by a number that is the same in all address spaces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoKeys;
 
 impl RowKeys for NoKeys {
     fn find(&mut self, _: VirtAddr) -> Option<KeyedRange> {

@@ -87,6 +87,20 @@ fn a_page_of_a_file_is_where_the_kernel_keeps_it() {
 }
 
 #[test]
+fn the_root_of_a_tasks_page_tables_is_that_of_its_address_space() {
+    for layout in LAYOUTS {
+        let mut image = Image::new(layout);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        let task = linux.task(1, &mut image).unwrap().unwrap();
+        let root = linux.page_table_of(&task, &mut image).unwrap();
+        assert_eq!(root, Some(VirtAddr::new(kernel::PAGE_TABLE)), "{layout:?}");
+        // A thread of the kernel has none.
+        image.write(kernel::TASK + 0x38, &[0]);
+        assert_eq!(linux.page_table_of(&task, &mut image).unwrap(), None, "{layout:?}");
+    }
+}
+
+#[test]
 fn a_list_of_modules_that_does_not_end_does() {
     let mut image = Image::new(LAYOUTS[0]);
     let linux = GuestLinux::find(&mut image).unwrap();

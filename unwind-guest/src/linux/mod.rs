@@ -7,6 +7,7 @@
 //! | [`Btf`] | where members of its structures are, as it tells programs itself |
 //! | [`Module`] | a module that is loaded: name, code, symbols, ORC tables |
 //! | [`Task`] | what a CPU, by its [number](cpu_number), runs: name, thread, process |
+//! | [`TaskMemory`] | its memory, with pages of files that it has mapped and not touched |
 //! | [`Program`] | an ELF object of user code by the header below its code: tables, symbols, build id |
 //!
 //! # Bounds
@@ -35,6 +36,7 @@ mod program;
 mod program_symbols;
 mod symbol;
 mod task;
+mod task_memory;
 mod window;
 
 pub use btf::{BTF_LIMIT, Btf, Member};
@@ -47,3 +49,4 @@ pub use module::{MODULE_SYMBOLS_LIMIT, MODULES_LIMIT, Module, ModuleList};
 pub use program::{BuildId, HEADERS_LIMIT, PROGRAM_PAGES, Program};
 pub use symbol::{Symbol, SymbolName};
 pub use task::{Task, cpu_number};
+pub use task_memory::{TaskFiles, TaskMemory};

@@ -191,7 +191,8 @@ impl Program {
         self.text_offset
     }
 
-    /// Where its `.eh_frame_hdr` is.
+    /// Where its `.eh_frame_hdr` is in memory. What is opened there has the addresses of memory, so it needs no
+    /// [bias](Self::bias).
     #[must_use]
     pub const fn eh_frame_header(&self) -> Option<u64> {
         self.eh_frame_header

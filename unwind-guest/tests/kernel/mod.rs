@@ -22,6 +22,7 @@ pub(crate) const MODULE_CODE: u64 = 0xffff_ffff_c000_0000;
 pub(crate) const GDT: u64 = DATA + 0x800;
 /// The address space of the task, the tree of its mappings, a mapping, its file, and that's pages.
 const SPACE: u64 = DATA + 0x900;
+pub(crate) const PAGE_TABLE: u64 = 0xffff_8880_0123_4000;
 const TREE: u64 = DATA + 0xa00;
 const MAPPING: u64 = DATA + 0xb00;
 const FILE: u64 = DATA + 0xb80;
@@ -188,7 +189,7 @@ impl Image {
         types.extend([0, 13 << 24 | 2, 1, 0, 1, 0, 1]);
         // No member of a structure has the name of another one here.
         let of_bits = ("flags", 2 << 24 | 7);
-        let structures: [(&str, &[(&str, u32)]); 12] = [
+        let structures: [(&str, &[(&str, u32)]); 13] = [
             (
                 "task_struct",
                 &[
@@ -212,7 +213,9 @@ impl Image {
             ("module_memory", &[("base", 0), ("size", 64)]),
             ("mod_kallsyms", &[("symtab", 0), ("num_symtab", 64), ("strtab", 128)]),
             ("mod_arch_specific", &[("num_orcs", 0), ("orc_unwind_ip", 64), ("orc_unwind", 128)]),
-            ("", &[("mm_mt", 0x40 * 8)]),
+            // What has one member alone is a type of an entry.
+            ("", &[("pgd", 0)]),
+            ("", &[("mm_mt", 0x40 * 8), ("pgd", 0x50 * 8)]),
             ("maple_tree", &[("ma_root", 8 * 8)]),
             ("vm_area_struct", &[("vm_pgoff", 0x30 * 8), ("vm_file", 0x38 * 8)]),
             ("file", &[("f_mapping", 0x10 * 8)]),
@@ -272,6 +275,7 @@ impl Image {
     fn add_file(&mut self) {
         self.write(PAGES, &[PAGE_ARRAY]);
         self.write(TASK + 0x38, &[SPACE]);
+        self.write(SPACE + 0x50, &[PAGE_TABLE]);
         // A leaf of which the second of two ranges is the mapping.
         self.write(SPACE + 0x48, &[TREE | 1 << 3 | 2]);
         let end = MAPPED + 80 * 0x1000;

@@ -10,7 +10,6 @@ mod gdb_packets;
 mod gdb_registers;
 mod kernel;
 pub(crate) mod linux;
-mod memory;
 pub(crate) mod monitor;
 mod pause;
 mod programs;

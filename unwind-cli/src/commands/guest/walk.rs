@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::fmt;
 
 use unwind_core::{Arch, CacheStats, End, Frame, ReturnAddresses, RowSource, RowStore, Walker};
-use unwind_guest::linux::Task;
+use unwind_guest::linux::{Task, TaskFiles, TaskMemory};
 use unwind_guest::orc::{OrcRows, OrcTable};
+use unwind_guest::paging::PagedMemory;
 use unwind_guest::{
     CodeKind, GuestRows, GuestWalker, StackPart, StackParts, UserCode, VcpuMemory, VcpuRegisters,
 };
@@ -19,11 +20,13 @@ use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, UnrecordedPushes,
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::linux::{FoundName, Linux};
-use crate::commands::guest::memory::{FilePages, GuestMemory, StackMemory};
 use crate::commands::guest::programs::{ProgramKeys, ProgramRows, Programs};
 use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::VcpuState;
 use crate::commands::guest::sysroot::Sysroot;
+
+/// The memory of what a vCPU executes, of which more pages are remembered than the usual stack has.
+type StackMemory<'k, 'r> = TaskMemory<'k, &'r mut GuestRam, 64>;
 
 /// The stack of a vCPU.
 pub(crate) struct VcpuStack {
@@ -158,9 +161,10 @@ impl<'f> GuestWalks<'f> {
             Some(table) => vec![table],
             None => self.linux.tables().to_vec(),
         };
-        let files = kernel.zip(task).zip(self.linux.kernel());
-        let files = files.map(|((space, task), kernel)| FilePages::new(kernel, space, task));
-        let mut memory = StackMemory::new(GuestMemory::with_tlb(&mut *ram, space), files);
+        let found = self.linux.kernel();
+        let files = kernel.zip(task).zip(found.as_deref());
+        let files = files.map(|((space, task), kernel)| TaskFiles { kernel, space, task });
+        let mut memory = StackMemory::new(PagedMemory::with_tlb(&mut *ram, space), files);
         self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
         let mut stack = self.walk_parts(vcpu, &tables, &mut memory);
         stack.task = task;
@@ -181,7 +185,7 @@ impl<'f> GuestWalks<'f> {
         &mut self,
         vcpu: &VcpuRegisters,
         tables: &[OrcTable<'_>],
-        memory: &mut StackMemory<'_>,
+        memory: &mut StackMemory<'_, '_>,
     ) -> VcpuStack {
         self.programs.get_mut().begin();
         let (files, programs) = (self.files, &*self.programs);
