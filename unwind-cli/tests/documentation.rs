@@ -19,6 +19,7 @@ use test_support::{Compiler, skip, tool};
 /// What is not run here, by its beginning, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("cargo install", "it installs for good; what it builds is what these tests run"),
+    ("cargo doc --open", "it opens a browser: .ci/run makes the same documentation"),
     ("cargo run", "the demonstration: a step of .ci/run"),
     ("cargo test", "these tests are a part of it"),
     ("UNWIND_PROGRAMS=", "the tests of these names, with programs that the reader has"),

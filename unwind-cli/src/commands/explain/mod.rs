@@ -200,7 +200,7 @@ fn write_sample(
         // Of a guest there is no such option.
         let why = if sample.is_of_guest() { "" } else { ", see unwind record --keep-stacks" };
         writeln!(out, "{heading}; its stack is not kept{why}")
-            .and_then(|()| recorded::write(out, &frames))
+            .and_then(|()| recorded::write(out, &frames, sample.is_of_guest()))
             .and_then(|()| writeln!(out, "\n{account}"))
     };
     written.and_then(|()| out.flush()).map_err(Failure::output)

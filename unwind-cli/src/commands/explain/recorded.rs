@@ -78,16 +78,26 @@ fn row_of(image: &LoadedImage, addr: u64) -> (Option<String>, Option<RowPlace>, 
     }
 }
 
-/// Writes the frames.
+/// Writes the frames. The files of a guest are elsewhere, so nothing is said of their tables.
 ///
 /// # Errors
 ///
 /// As writing to `out`.
-pub(super) fn write(out: &mut impl Write, frames: &[RecordedFrame]) -> io::Result<()> {
+pub(super) fn write(
+    out: &mut impl Write,
+    frames: &[RecordedFrame],
+    is_of_guest: bool,
+) -> io::Result<()> {
+    if is_of_guest {
+        writeln!(out)?;
+    }
     for (number, frame) in frames.iter().enumerate() {
+        if !is_of_guest {
+            writeln!(out)?;
+        }
         let way = frame.found_by.unwrap_or(if frame.kernel { "kernel" } else { "unknown" });
         let pc = frame.pc.trim_start_matches("0x");
-        write!(out, "\n  #{number:<3} 0x{pc:0>16}  {way:<12}")?;
+        write!(out, "  #{number:<3} 0x{pc:0>16}  {way:<12}")?;
         if let Some(function) = &frame.function {
             write!(out, "  {function}+{:#x}", frame.function_offset.unwrap_or(0))?;
         }
@@ -100,7 +110,9 @@ pub(super) fn write(out: &mut impl Write, frames: &[RecordedFrame]) -> io::Resul
         }
         match (&frame.row, &frame.place) {
             (Some(row), _) => label(out, "row", row)?,
-            (None, None) if !frame.kernel => label(out, "no row", "in a table of its file")?,
+            (None, None) if !frame.kernel && !is_of_guest => {
+                label(out, "no row", "in a table of its file")?
+            }
             _ => {}
         }
         if let Some(place) = &frame.place {

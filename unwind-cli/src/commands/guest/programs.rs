@@ -1,7 +1,7 @@
 //! The programs and libraries of user code, found in the guest's memory.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
@@ -26,6 +26,9 @@ const NAMES_LIMIT: usize = 1 << 16;
 /// The most address spaces of which it is remembered what the last stack was of, and the most objects of each.
 const SPACES_LIMIT: usize = 1 << 8;
 const REMEMBERED_LIMIT: usize = 1 << 6;
+
+/// The most objects without a table that are told.
+const MOST_WITHOUT_TABLE: usize = 4;
 
 /// The most builds of objects whose rows are kept.
 const BUILDS_LIMIT: usize = 1 << 16;
@@ -85,6 +88,8 @@ pub(crate) struct Programs {
     builds: HashMap<(BuildId, Range<u64>), u64>,
     /// Where there are none.
     absent: Vec<u64>,
+    /// Some that have no table, neither in memory nor in a file.
+    without_table: BTreeSet<Untrusted>,
     scratch: CfiScratch,
     buffer: RemoteBuffer,
     /// Functions by the build of their object and their address in it.
@@ -111,9 +116,16 @@ impl Programs {
         self.sysroot = Some(sysroot);
     }
 
-    /// What is wrong with the folder of these files.
-    pub(crate) fn warning(&self) -> Option<String> {
-        self.sysroot.as_ref()?.warning()
+    /// What is wrong with the folder of these files, and which programs lack one there.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        let of_program = |name: &Untrusted| {
+            format!(
+                "{name} has no table of its frames in the guest's memory: its callers are known with --sysroot and \
+                 a folder that has its file"
+            )
+        };
+        let of_folder = self.sysroot.as_ref().and_then(Sysroot::warning);
+        of_folder.into_iter().chain(self.without_table.iter().map(of_program))
     }
 
     /// Leaves the address space before.
@@ -274,9 +286,13 @@ impl<A: Arch> RowSource<A> for ProgramRows<'_> {
             Ok(row) => row.is_none(),
             Err(error) => error.is_not_resident(),
         };
-        if is_absent && let Some(row) = programs.row_of_file::<A, M>(index, frame, mem) {
+        if !is_absent {
+            return found;
+        }
+        if let Some(row) = programs.row_of_file::<A, M>(index, frame, mem) {
             return Ok(Some(row));
         }
+        programs.note_missing_table(index);
         found
     }
 
@@ -311,6 +327,16 @@ impl<A: Arch> RowSource<A> for ProgramRows<'_> {
 }
 
 impl Programs {
+    /// Takes note of an object that has neither table.
+    fn note_missing_table(&mut self, index: usize) {
+        let Some(Found { program, name, .. }) = self.found.get(index) else { return };
+        let has_table = program.sframe().is_some() || program.eh_frame_header().is_some();
+        if !has_table && self.without_table.len() < MOST_WITHOUT_TABLE {
+            let name = name.clone();
+            self.without_table.insert(name.unwrap_or_else(|| Untrusted::from("a program")));
+        }
+    }
+
     /// The row of a frame by the tables that its object has in memory.
     fn row_in_memory<A: Arch, M: Memory>(
         &mut self,
@@ -550,6 +576,9 @@ mod tests {
         }
         let of_memory = Space::new(HIGH, Some(b"built"), 40);
         assert_eq!(Kept::new().walk(0x1000, &of_memory).0, frames(), "its own table");
+        let told: Vec<String> = kept.programs.get_mut().warnings().collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("--sysroot"), "{told:?}");
     }
 
     fn frames() -> Vec<u64> {

@@ -126,8 +126,8 @@ impl<'f> GuestWalks<'f> {
         let is_needed = self.has_other_kernel && self.files.is_empty;
         let missing = self.linux.missing().filter(|_| is_needed);
         let missing = missing.map(|error| error.to_string());
-        let of_sysroot = self.programs.get_mut().warning();
-        let of_files = self.files.warning().into_iter().chain(of_sysroot);
+        let of_programs: Vec<String> = self.programs.get_mut().warnings().collect();
+        let of_files = self.files.warning().into_iter().chain(of_programs);
         self.warnings.lines().iter().cloned().chain(of_files).chain(missing)
     }
 
