@@ -40,6 +40,11 @@ impl SavedRegisters {
         Self { frame, partial: None }
     }
 
+    /// All registers, which end there.
+    pub(crate) const fn all_before(end: u64) -> Self {
+        Self::all(end.wrapping_sub(40))
+    }
+
     /// Only what the CPU saves. The frame pointer is still the interrupted code's.
     pub(crate) const fn partial(frame: u64, fp: Option<u64>) -> Self {
         Self { frame, partial: Some(fp) }
@@ -156,8 +161,16 @@ pub(crate) enum Whose {
 const KERNEL: u16 = 0x10;
 const USER_32: u16 = 0x23;
 const USER_64: u16 = 0x33;
+const USER_DATA: u16 = 0x2b;
 
 impl Interrupted {
+    /// Whether user code of Linux's segments may have had these.
+    pub(crate) const fn is_user(&self) -> bool {
+        /// Always set.
+        const FLAGS: u64 = 2;
+        self.code().is_some() && self.ss == USER_DATA && self.rflags & FLAGS != 0
+    }
+
     /// The kind of user code that this is, by Linux's own segments; `None` if it is in a segment that the program
     /// has made itself, whose kind and base the registers do not tell.
     #[must_use]

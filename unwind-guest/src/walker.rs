@@ -8,9 +8,9 @@ use unwind_x86::paging::{PagedMemory, PhysicalMemory};
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, X86_64, X86_64Regs};
 
 use crate::kernel_code::{AddressHalf, LinuxKernel};
-use crate::kernel_rows::KernelRows;
+use crate::kernel_rows::{Entry, KernelRows};
 use crate::parts::{StackPart, StackParts, VcpuMemory};
-use crate::saved_registers::Interrupted;
+use crate::saved_registers::{Interrupted, SavedRegisters};
 use crate::stack::GuestStack;
 use crate::user_code::UserCode;
 use crate::vcpu::{CodeKind, VcpuRegisters};
@@ -181,6 +181,26 @@ where
             }
         }
         parts.user_code(user_code);
+    }
+
+    /// Walks the user code that has entered the kernel from where its registers are saved, as
+    /// [`GuestLinux::user_registers`](crate::linux::GuestLinux::user_registers) tells: after
+    /// [`walk_parts`](Self::walk_parts), where the kernel's part did not lead there.
+    pub fn walk_entered<M: VcpuMemory, Q: RowKeys, T: StackParts>(
+        &mut self,
+        vcpu: &VcpuRegisters,
+        saved: SavedRegisters,
+        memory: &mut M,
+        keys: Q,
+        parts: &mut T,
+    ) {
+        match Entry::User(saved).user_code(memory) {
+            Ok((code, Interrupted { x86_64, ia32, .. })) => {
+                parts.user_code(UserCode::Entered);
+                self.walk_user((vcpu.x86_64(), code), (x86_64, ia32), keys, memory, parts);
+            }
+            Err(why) => parts.user_code(why),
+        }
     }
 
     fn walk_user<M: VcpuMemory>(

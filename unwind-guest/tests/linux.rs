@@ -4,7 +4,7 @@
 
 mod kernel;
 
-use unwind_core::VirtAddr;
+use unwind_core::{Memory as _, Registers as _, VirtAddr};
 use unwind_guest::linux::{GuestLinux, LinuxError, Program, cpu_number};
 
 use kernel::{DATA, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, START, STEP, SYMBOLS, symbol};
@@ -98,6 +98,42 @@ fn the_root_of_a_tasks_page_tables_is_that_of_its_address_space() {
         image.write(kernel::TASK + 0x38, &[0]);
         assert_eq!(linux.page_table_of(&task, &mut image).unwrap(), None, "{layout:?}");
     }
+}
+
+#[test]
+fn the_registers_of_user_code_are_at_the_end_of_the_stack_that_is_in_use() {
+    let mut image = Image::new(LAYOUTS[0]);
+    let linux = GuestLinux::find(&mut image).unwrap();
+    let task = linux.task(1, &mut image).unwrap().unwrap();
+    let find = |image: &mut Image, sp: u64| {
+        let saved = linux.user_registers(&task, VirtAddr::new(sp), image).unwrap();
+        saved.map(|saved| (saved.addr().get(), saved.read(image).unwrap().x86_64.pc()))
+    };
+    let below = kernel::STACK + 0x1000;
+    assert_eq!(find(&mut image, below), None, "there are none");
+    // As the CPU saves them: rip, cs, rflags, rsp, ss.
+    for padding in [0, 16] {
+        let saved = kernel::STACK_END - padding - 21 * 8;
+        image.write(saved, &[0; 23]);
+        image.write(saved + 16 * 8, &[0x40_1000, 0x33, 0x202, 0x7fff_0000, 0x2b]);
+        assert_eq!(find(&mut image, below), Some((saved, 0x40_1000)), "{padding}");
+        assert_eq!(find(&mut image, saved - 8), Some((saved, 0x40_1000)));
+        // On another stack, as at an entry that has not come to this one, they may be those of an earlier entry.
+        assert_eq!([saved, kernel::STACK - 8, 0].map(|sp| find(&mut image, sp)), [None; 3]);
+        for (word, value) in [(17, 0x10), (17, 0x3b), (18, 0), (20, 0x18)] {
+            let mut bytes = [[0; 8]; 1];
+            image.read(VirtAddr::new(saved + word * 8), bytes.as_flattened_mut()).unwrap();
+            image.write(saved + word * 8, &[value]);
+            assert_eq!(find(&mut image, below), None, "{word}");
+            image.write(saved + word * 8, &bytes.map(u64::from_le_bytes));
+        }
+        image.write(saved, &[0; 21]);
+    }
+    // A thread of the kernel has none.
+    image.write(kernel::STACK_END - 5 * 8, &[0x40_1000, 0x33, 0x202, 0x7fff_0000, 0x2b]);
+    assert!(find(&mut image, below).is_some());
+    image.write(kernel::TASK + 0x38, &[0]);
+    assert_eq!(find(&mut image, below), None);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::linux::symbol::Symbol;
 use crate::linux::task::{Task, TaskLayout, TaskPlaces};
 use crate::linux::window::{Window, read};
 use crate::orc::{OrcLayout, OrcTable};
+use crate::saved_registers::SavedRegisters;
 
 /// How often something may have the shape of a table and turn out to be none.
 const TRIES: u32 = 64;
@@ -207,6 +208,26 @@ impl GuestLinux {
         Ok(task.page_table(layout, mem)?.map(VirtAddr::new))
     }
 
+    /// Where the kernel has saved the registers of a task's user code that has entered it, as long as the stack pointer
+    /// `sp` is in the stack that it has for the task, below these. A walk of the kernel's frames leads there by itself:
+    /// this is for one that has ended before. `None` of a thread of the kernel, on other stacks, or if the kernel does
+    /// not tell.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn user_registers<M: Memory>(
+        &self,
+        task: &Task,
+        sp: VirtAddr,
+        mem: &mut M,
+    ) -> Result<Option<SavedRegisters>, LinuxError> {
+        match (self.task, self.page_table_of(task, mem)?) {
+            (Some(layout), Some(_)) => task.user_registers(layout, sp, mem),
+            _ => Ok(None),
+        }
+    }
+
     /// Where the page is that an access of a task to this address would bring, if the kernel has it in memory: of a
     /// file that is mapped there. It takes the table's entry for the address to be empty: what has been there once, and
     /// is not now, is not what the file has. Linux 6.1 and later; `None` where it is not known.
@@ -301,25 +322,27 @@ fn layouts<M: Memory>(
             ],
             mem,
         )?;
-    let [table, count, strings, orc_count, ips, entries, mm, root, named_root] = btf.offsets_of(
-        [
-            of("mod_kallsyms", "symtab"),
-            of("mod_kallsyms", "num_symtab"),
-            of("mod_kallsyms", "strtab"),
-            of("mod_arch_specific", "num_orcs"),
-            of("mod_arch_specific", "orc_unwind_ip"),
-            of("mod_arch_specific", "orc_unwind"),
-            of("task_struct", "mm"),
-            // In a structure without a name that is the first thing there.
-            of("", "pgd"),
-            of("mm_struct", "pgd"),
-        ],
-        mem,
-    )?;
+    let [table, count, strings, orc_count, ips, entries, mm, root, named_root, stack] = btf
+        .offsets_of(
+            [
+                of("mod_kallsyms", "symtab"),
+                of("mod_kallsyms", "num_symtab"),
+                of("mod_kallsyms", "strtab"),
+                of("mod_arch_specific", "num_orcs"),
+                of("mod_arch_specific", "orc_unwind_ip"),
+                of("mod_arch_specific", "orc_unwind"),
+                of("task_struct", "mm"),
+                // In a structure without a name that is the first thing there.
+                of("", "pgd"),
+                of("mm_struct", "pgd"),
+                of("task_struct", "stack"),
+            ],
+            mem,
+        )?;
     let page_table = || Some([mm?, named_root.or(root)?]);
     let task = || {
         let (comm, pid, tgid) = (comm?, pid?, tgid?);
-        Some(TaskLayout { comm, pid, tgid, page_table: page_table() })
+        Some(TaskLayout { comm, pid, tgid, page_table: page_table(), stack })
     };
     let sum = |outer: Option<u32>, inner: Option<u32>| outer?.checked_add(inner?);
     // Code is the first of the kinds of memory that a module has.

@@ -1,9 +1,10 @@
 //! What a CPU runs.
 
-use unwind_core::Memory;
+use unwind_core::{Memory, VirtAddr};
 
 use crate::linux::error::LinuxError;
 use crate::linux::window::{read, read_u32, read_u64};
+use crate::saved_registers::SavedRegisters;
 
 /// The task that a CPU runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,15 @@ pub(crate) struct TaskLayout {
     pub(crate) tgid: u32,
     /// Its address space, and where that has the root of its page tables.
     pub(crate) page_table: Option<[u32; 2]>,
+    /// The lowest address of the stack that the kernel has for it.
+    pub(crate) stack: Option<u32>,
 }
+
+/// How large such a stack may be: the usual size, and that of kernels with KASAN.
+const STACK_LENS: [u64; 2] = [1 << 14, 1 << 15];
+
+/// What may be above the registers there: kernels that know FRED leave two words.
+const PADDINGS: [u64; 2] = [0, 16];
 
 /// The segment whose limit is the CPU's number, by which user code asks for it, and the bits of that.
 const CPU_SEGMENT: u64 = 15;
@@ -87,6 +96,21 @@ impl Task {
         let tid = read_u32(mem, task.wrapping_add(layout.pid.into()))?;
         let pid = read_u32(mem, task.wrapping_add(layout.tgid.into()))?;
         Ok(Self { at: task, comm, pid, tid })
+    }
+
+    /// Where the registers of its user code are, if the kernel has them: at the end of its stack, while `sp` is below.
+    pub(crate) fn user_registers<M: Memory>(
+        &self,
+        layout: TaskLayout,
+        sp: VirtAddr,
+        mem: &mut M,
+    ) -> Result<Option<SavedRegisters>, LinuxError> {
+        let Some(offset) = layout.stack else { return Ok(None) };
+        let stack = read_u64(mem, self.at.wrapping_add(offset.into()))?;
+        let places = STACK_LENS.into_iter().flat_map(|len| PADDINGS.map(|padding| len - padding));
+        let saved = places.map(|end| SavedRegisters::all_before(stack.wrapping_add(end)));
+        let mut below = saved.filter(|saved| (stack..saved.addr().get()).contains(&sp.get()));
+        Ok(below.find(|saved| saved.read(mem).is_ok_and(|found| found.is_user())))
     }
 
     /// Where the root of its page tables is; `None` of a thread of the kernel.

@@ -23,6 +23,9 @@ pub(crate) const GDT: u64 = DATA + 0x800;
 /// The address space of the task, the tree of its mappings, a mapping, its file, and that's pages.
 const SPACE: u64 = DATA + 0x900;
 pub(crate) const PAGE_TABLE: u64 = 0xffff_8880_0123_4000;
+/// The stack that the kernel has for the task, of which the image has the end.
+pub(crate) const STACK: u64 = STACK_END - 0x4000;
+pub(crate) const STACK_END: u64 = DATA + 0x1f00;
 const TREE: u64 = DATA + 0xa00;
 const MAPPING: u64 = DATA + 0xb00;
 const FILE: u64 = DATA + 0xb80;
@@ -198,6 +201,7 @@ impl Image {
                     ("pid", 0x10 * 8),
                     ("tgid", 0x14 * 8),
                     ("mm", 0x38 * 8),
+                    ("stack", 0x48 * 8),
                 ],
             ),
             (
@@ -276,6 +280,7 @@ impl Image {
         self.write(PAGES, &[PAGE_ARRAY]);
         self.write(TASK + 0x38, &[SPACE]);
         self.write(SPACE + 0x50, &[PAGE_TABLE]);
+        self.write(TASK + 0x48, &[STACK]);
         // A leaf of which the second of two ranges is the mapping.
         self.write(SPACE + 0x48, &[TREE | 1 << 3 | 2]);
         let end = MAPPED + 80 * 0x1000;

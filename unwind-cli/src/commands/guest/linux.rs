@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use unwind_core::VirtAddr;
-use unwind_guest::VcpuRegisters;
 use unwind_guest::linux::{GuestLinux, LinuxError, Module, Symbol, Task, cpu_number};
 use unwind_guest::orc::OrcTable;
 use unwind_guest::paging::{AddressSpace, PagedMemory, PagingMode};
+use unwind_guest::{SavedRegisters, VcpuRegisters};
 use unwind_target::Untrusted;
 
 use crate::commands::guest::ram::GuestRam;
@@ -170,6 +170,21 @@ impl Linux {
                 task.filter(|task| task.tid == tid)
             }
         }
+    }
+
+    /// Where the registers of the user code are that has entered the kernel, if the kernel's frames do not lead there.
+    pub(crate) fn user_registers(
+        &self,
+        task: &Task,
+        vcpu: &VcpuRegisters,
+        space: AddressSpace,
+        ram: &mut GuestRam,
+    ) -> Option<SavedRegisters> {
+        const RSP: usize = 7;
+        let found = self.found.as_ref().filter(|_| !vcpu.is_user())?;
+        let sp = VirtAddr::new(*vcpu.general.get(RSP)?);
+        let mut memory = KernelMemory::with_tlb(ram, space);
+        found.kernel.user_registers(task, sp, &mut memory).ok()?
     }
 
     /// The registers of a vCPU with the page tables of the task that it runs, if its own are not known.

@@ -8,7 +8,8 @@ use unwind_guest::linux::{Task, TaskFiles, TaskMemory};
 use unwind_guest::orc::{OrcRows, OrcTable};
 use unwind_guest::paging::PagedMemory;
 use unwind_guest::{
-    CodeKind, GuestRows, GuestWalker, StackPart, StackParts, UserCode, VcpuMemory, VcpuRegisters,
+    CodeKind, GuestRows, GuestWalker, SavedRegisters, StackPart, StackParts, UserCode, VcpuMemory,
+    VcpuRegisters,
 };
 use unwind_profile::recording::end_name::name_of_end;
 use unwind_target::StackEnd;
@@ -153,6 +154,9 @@ impl<'f> GuestWalks<'f> {
             .zip(task)
             .and_then(|(space, task)| self.linux.with_tables_of(&task, state, space, ram));
         let vcpu = own.as_ref().unwrap_or(vcpu);
+        let saved = kernel
+            .zip(task)
+            .and_then(|(space, task)| self.linux.user_registers(&task, vcpu, space, ram));
         let space = match vcpu.is_user() {
             true => vcpu.address_space(),
             false => self.linux.space_of_kernel_code(vcpu, ram),
@@ -166,7 +170,7 @@ impl<'f> GuestWalks<'f> {
         let files = files.map(|((space, task), kernel)| TaskFiles { kernel, space, task });
         let mut memory = StackMemory::new(PagedMemory::with_tlb(&mut *ram, space), files);
         self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
-        let mut stack = self.walk_parts(vcpu, &tables, &mut memory);
+        let mut stack = self.walk_parts((vcpu, saved), &tables, &mut memory);
         stack.task = task;
         let of_user = if vcpu.is_user() { Some(&mut stack.part) } else { stack.user.as_mut() };
         let (files, programs) = (self.files, self.programs.get_mut());
@@ -183,7 +187,7 @@ impl<'f> GuestWalks<'f> {
 
     fn walk_parts(
         &mut self,
-        vcpu: &VcpuRegisters,
+        (vcpu, saved): (&VcpuRegisters, Option<SavedRegisters>),
         tables: &[OrcTable<'_>],
         memory: &mut StackMemory<'_, '_>,
     ) -> VcpuStack {
@@ -203,6 +207,9 @@ impl<'f> GuestWalks<'f> {
         let mut walker = walker.fallback(self.frame_pointers);
         let mut parts = Parts::new(vcpu, programs, self.max_frames);
         walker.walk_parts(vcpu, memory, ProgramKeys(of_memory), &mut parts);
+        if let Some(saved) = saved.filter(|_| parts.is_cut()) {
+            walker.walk_entered(vcpu, saved, memory, ProgramKeys(of_memory), &mut parts);
+        }
         parts.stack(vcpu, !tables.is_empty())
     }
 }
@@ -227,6 +234,11 @@ impl<'p> Parts<'p> {
         let root = vcpu.address_space().root().get() & !OF_USER;
         let (kernel, user, is_end, user_code) = (None, None, false, UserCode::Unknown);
         Self { programs, root, max_frames, kernel, user, is_end, user_code }
+    }
+
+    /// Whether the kernel's part has not come to its outermost frame.
+    fn is_cut(&self) -> bool {
+        self.kernel.is_some() && !self.is_end && self.user.is_none()
     }
 
     /// The stack of what runs.

@@ -20,7 +20,8 @@ may have written to them, so no stack is complete.
 /proc/vmcore. Each CPU is shown as `unwind guest` shows a vCPU, with --json as well, by the
 files that --symbols names, and the user code that has entered the kernel follows. Of /proc/vmcore
 the thread that each CPU ran leads to its page tables. The CPU on which the kernel has crashed tells
-the registers of a function for which some kernels have no row: its stack is not complete then.
+the registers of a function for which the kernel has no row: frames of the kernel are missing then, and
+the stack is not complete.
 
 A process that was held continues where it was. System calls in which it waits do
 so, too, but for those that Linux ends after any stop: epoll_wait, semop,
