@@ -32,11 +32,9 @@ pub(crate) struct TaskLayout {
     pub(crate) stack: Option<u32>,
 }
 
-/// How large such a stack may be: the usual size, and that of kernels with KASAN.
-const STACK_LENS: [u64; 2] = [1 << 14, 1 << 15];
-
-/// What may be above the registers there: kernels that know FRED leave two words.
-const PADDINGS: [u64; 2] = [0, 16];
+/// Where in such a stack the registers of user code may end: it has the usual size, or that of kernels with KASAN, and
+/// kernels that know FRED leave two words.
+const ENDS: [u64; 4] = [0x4000, 0x4000 - 16, 0x8000, 0x8000 - 16];
 
 /// The segment whose limit is the CPU's number, by which user code asks for it, and the bits of that.
 const CPU_SEGMENT: u64 = 15;
@@ -107,9 +105,9 @@ impl Task {
     ) -> Result<Option<SavedRegisters>, LinuxError> {
         let Some(offset) = layout.stack else { return Ok(None) };
         let stack = read_u64(mem, self.at.wrapping_add(offset.into()))?;
-        let places = STACK_LENS.into_iter().flat_map(|len| PADDINGS.map(|padding| len - padding));
-        let saved = places.map(|end| SavedRegisters::all_before(stack.wrapping_add(end)));
-        let mut below = saved.filter(|saved| (stack..saved.addr().get()).contains(&sp.get()));
+        let saved = ENDS.map(|end| SavedRegisters::all_before(stack.wrapping_add(end)));
+        let mut below =
+            saved.into_iter().filter(|saved| (stack..saved.addr().get()).contains(&sp.get()));
         Ok(below.find(|saved| saved.read(mem).is_ok_and(|found| found.is_user())))
     }
 
