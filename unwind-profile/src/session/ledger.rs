@@ -482,7 +482,7 @@ impl Display for Ledger {
             }
             if waits.without_wait > 0 {
                 let samples = counted(waits.without_wait, "sample", "samples");
-                writeln!(f, "  {samples} of threads that had ended, which stand for no time")?;
+                writeln!(f, "  {samples} of threads that had ended and of idle CPUs, for no time")?;
             }
         }
         if let Some(TimeOfSamples { nanoseconds, samples_missing_estimated: missing }) =
