@@ -58,7 +58,8 @@ impl Spaces {
     }
 
     /// Takes note of the files that the frames of a stack are in.
-    pub(crate) fn note_stack(&self, task: Task, stack: impl IntoIterator<Item = u64>) {
+    pub(crate) fn note_stack(&mut self, task: Task, stack: impl IntoIterator<Item = u64>) {
+        self.lifetimes.sampled(task);
         let Some(space) = self.processes.get(&task.pid) else { return };
         let mut last: Option<&Range> = None;
         for addr in stack {
@@ -285,7 +286,7 @@ impl Spaces {
 
     /// What a process has at a time, up to which all records were taken.
     pub(crate) fn of(&mut self, task: Task, time: u64) -> Space {
-        self.lifetimes.revive(task.pid);
+        self.lifetimes.sampled(task);
         self.read_dump(task.pid, time);
         self.read_registered(task.pid, time);
         if self.moved.is_waiting() {

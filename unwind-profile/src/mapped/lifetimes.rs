@@ -12,9 +12,19 @@ const MOST_ENDED: usize = 1 << 10;
 pub(crate) struct Lifetimes {
     /// By process.
     threads: HashMap<u32, HashSet<u32>>,
-    ended: HashSet<u32>,
-    /// The same, the oldest first. One that turned out to live may still be among them.
-    order: VecDeque<u32>,
+    ended: HashMap<u32, End>,
+    /// Processes and their ends, the oldest first. Who turned out to live may still be among them.
+    order: VecDeque<(u32, u64)>,
+    /// How many ends there were.
+    ends: u64,
+}
+
+/// The end of a process.
+#[derive(Debug)]
+struct End {
+    number: u64,
+    /// The thread that ended last, which may still be sampled on its way out.
+    last: u32,
 }
 
 impl Lifetimes {
@@ -30,11 +40,16 @@ impl Lifetimes {
         self.revive(process);
     }
 
-    /// Takes note of a process that is seen to live, although the beginning of a thread may have been lost.
-    pub(crate) fn revive(&mut self, process: u32) {
-        if !self.ended.is_empty() {
-            self.ended.remove(&process);
+    /// Takes note of a thread that is sampled, although its beginning may have been lost.
+    pub(crate) fn sampled(&mut self, task: Task) {
+        if self.ended.get(&task.pid).is_some_and(|end| end.last != task.tid) {
+            self.revive(task.pid);
         }
+    }
+
+    /// Takes note of a process that lives.
+    pub(crate) fn revive(&mut self, process: u32) {
+        self.ended.remove(&process);
     }
 
     /// Takes note of a thread that ends. Returns a process that has ended long enough ago to be forgotten.
@@ -46,16 +61,19 @@ impl Lifetimes {
             }
             self.threads.remove(&task.pid);
         }
-        if self.ended.insert(task.pid) {
-            self.order.push_back(task.pid);
-        }
-        let oldest = (self.order.len() > MOST_ENDED).then(|| self.order.pop_front()).flatten()?;
-        self.ended.remove(&oldest).then_some(oldest)
+        let (number, last) = (self.ends, task.tid);
+        self.ends = number.saturating_add(1);
+        self.ended.insert(task.pid, End { number, last });
+        self.order.push_back((task.pid, number));
+        let oldest = (self.order.len() > MOST_ENDED).then(|| self.order.pop_front()).flatten();
+        let (oldest, number) = oldest?;
+        let is_it = self.ended.get(&oldest).is_some_and(|end| end.number == number);
+        (is_it && self.ended.remove(&oldest).is_some()).then_some(oldest)
     }
 
     /// Whether a process has ended, as far as is known.
     pub(crate) fn has_ended(&self, process: u32) -> bool {
-        self.ended.contains(&process)
+        self.ended.contains_key(&process)
     }
 }
 
@@ -83,7 +101,10 @@ mod tests {
         lifetimes.exec(1);
         assert_eq!(lifetimes.exit(task(1, 1)), None);
         assert!(lifetimes.has_ended(1));
-        lifetimes.revive(1);
+        // On its way out, and as another thread whose beginning was lost.
+        lifetimes.sampled(task(1, 1));
+        assert!(lifetimes.has_ended(1));
+        lifetimes.sampled(task(1, 3));
         assert!(!lifetimes.has_ended(1));
     }
 
@@ -98,6 +119,10 @@ mod tests {
         assert_eq!(lifetimes.exit(task(most + 1, most + 1)), Some(1));
         assert_eq!(lifetimes.exit(task(most + 2, most + 2)), None, "it lives");
         assert_eq!(lifetimes.exit(task(most + 3, most + 3)), Some(3));
+        // One that ends again, as other threads of it were not known, is forgotten by its last end.
+        lifetimes.exit(task(4, 5));
+        assert_eq!(lifetimes.exit(task(most + 5, most + 5)), Some(5));
+        assert!(lifetimes.has_ended(4));
         assert!(lifetimes.order.len() <= MOST_ENDED && lifetimes.threads.is_empty());
     }
 }

@@ -76,43 +76,61 @@ enum Wait {
 type Ended = (Held, Option<Held>);
 
 impl Waits {
-    /// Takes a record, of the event in place `event` or another, and hands on what comes now: the record, or the
-    /// sample of a wait that is over. Until then a sample is held back, as its period is not known.
-    pub(crate) fn pass(&mut self, held: Held, event: usize) -> [Option<Held>; 2] {
+    /// Takes a record, of the event in place `event` or another, and hands on what comes now: the sample of a wait that
+    /// is over and its stack, and the record. Until then a sample is held back, as its period is not known.
+    pub(crate) fn pass(&mut self, held: Held, event: usize) -> [Option<Held>; 3] {
         let is_switch = || {
             let kind = held.record().map(|record| record.kind());
             matches!(kind, Some(RecordType::SWITCH | RecordType::SWITCH_CPU_WIDE))
         };
         let ended = match held.meaning {
             Meaning::Sample(_) if held.event == event => self.sample(held),
-            Meaning::Stack(cookie) => return [self.stack(held, cookie), None],
+            Meaning::Stack(cookie) => return [self.stack(held, cookie), None, None],
             _ if is_switch() => self.switch(&held),
             _ => {
                 self.now = self.now.max(held.time);
-                self.learn(&held);
-                return [Some(held), None];
+                let (sample, stack) = self.learn(&held).unzip();
+                return [sample, stack.flatten(), Some(held)];
             }
         };
-        ended.map_or([None, None], |(sample, stack)| [Some(sample), stack])
+        ended.map_or([None, None, None], |(sample, stack)| [Some(sample), stack, None])
     }
 
-    /// Takes note of a thread that begins or ends.
-    fn learn(&mut self, held: &Held) {
+    /// Takes note of a thread that begins or ends. Returns the sample of a wait that is open then, whose end was not
+    /// told.
+    fn learn(&mut self, held: &Held) -> Option<Ended> {
         match held.meaning {
             Meaning::Exit => {
                 if self.ended.len() == MOST_ENDED {
                     self.ended.pop_front();
                 }
                 self.ended.push_back(held.task.tid);
+                self.leave_open(held.task.tid)
             }
-            _ if !self.ended.is_empty() => {
-                let fork = held.record().filter(|record| record.kind() == RecordType::FORK);
-                let fork = fork.and_then(|fork| Lifecycle::decode(&fork, held.format).ok());
-                if let Some(fork) = fork {
-                    self.ended.retain(|&thread| thread != fork.task.tid);
-                }
+            // Who called it has the number of the first thread, which has ended.
+            Meaning::Exec => {
+                self.ended.retain(|&thread| thread != held.task.tid);
+                None
             }
-            _ => {}
+            _ => {
+                let fork = held.record().filter(|record| record.kind() == RecordType::FORK)?;
+                let thread = Lifecycle::decode(&fork, held.format).ok()?.task.tid;
+                self.ended.retain(|&ended| ended != thread);
+                self.leave_open(thread)
+            }
+        }
+    }
+
+    /// The sample of a wait whose end was not told.
+    fn leave_open(&mut self, thread: u32) -> Option<Ended> {
+        match self.waiting.remove(&thread)? {
+            Wait::Sampled(waiting) => {
+                let (sample, stack) = *waiting;
+                self.counts.without_end = self.counts.without_end.saturating_add(1);
+                let time = sample.time;
+                Some((sample.with_time_and_period(time, 0), stack))
+            }
+            Wait::Unseen(_) => None,
         }
     }
 
@@ -142,15 +160,10 @@ impl Waits {
             let time = held.time;
             return Some((held.with_time_and_period(time, 0), None));
         }
-        match self.waiting.insert(held.task.tid, Wait::Sampled(Box::new((held.apart(), None)))) {
-            Some(Wait::Sampled(last)) => {
-                let (last, stack) = *last;
-                self.counts.without_end = self.counts.without_end.saturating_add(1);
-                let time = last.time;
-                Some((last.with_time_and_period(time, 0), stack))
-            }
-            _ => None,
-        }
+        let thread = held.task.tid;
+        let last = self.leave_open(thread);
+        self.waiting.insert(thread, Wait::Sampled(Box::new((held.apart(), None))));
+        last
     }
 
     /// Takes note of a switch. Returns the sample of a wait that ends by it, with the time of its end and with its
@@ -305,25 +318,45 @@ mod tests {
         let lifecycle = |kind, thread| {
             held(kind, IN, &[1 << 32 | 1, 1 << 32 | thread, 90, task(thread), 90, 3, 7])
         };
-        let told = |passed: [Option<Held>; 2]| passed.map(|held| Some(told(&held?)));
+        let told = |passed: [Option<Held>; 3]| -> Vec<_> {
+            passed.iter().flatten().map(|held| told(held)).collect()
+        };
         let mut waits = Waits::default();
         for (thread, shown) in [(0, 0), (u64::from(u32::MAX), u32::MAX)] {
-            let at_once = Some((shown, 100, Some(0), Some(0x1000), Some(3)));
-            assert_eq!(told(waits.pass(sample(thread, 100), 0)), [at_once, None]);
-            assert_eq!(told(waits.pass(switch(thread, 101, OUT), 0)), [None, None]);
+            let at_once = (shown, 100, Some(0), Some(0x1000), Some(3));
+            assert_eq!(told(waits.pass(sample(thread, 100), 0)), [at_once]);
+            assert_eq!(told(waits.pass(switch(thread, 101, OUT), 0)), []);
         }
         waits.pass(lifecycle(RecordType::EXIT, 5), 0);
-        let last = Some((5, 110, Some(0), Some(0x1000), Some(3)));
-        assert_eq!(told(waits.pass(sample(5, 110), 0)), [last, None]);
-        assert_eq!(told(waits.pass(switch(5, 111, OUT), 0)), [None, None]);
+        let last = (5, 110, Some(0), Some(0x1000), Some(3));
+        assert_eq!(told(waits.pass(sample(5, 110), 0)), [last]);
+        assert_eq!(told(waits.pass(switch(5, 111, OUT), 0)), []);
         assert!(waits.finish().is_empty());
         let counts = OffCpu { without_wait: 3, ..OffCpu::default() };
         assert_eq!(waits.counts, counts);
+        // Another thread of the process executes a program.
+        let exec = held(
+            RecordType::COMM,
+            Misc::COMM_EXEC,
+            &[task(5), u64::from_le_bytes(*b"program\0"), task(5), 112, 3, 7],
+        );
+        assert_eq!(exec.meaning, Meaning::Exec);
+        waits.pass(exec, 0);
+        assert_eq!(told(waits.pass(sample(5, 113), 0)), []);
+        assert_eq!(
+            told(waits.pass(switch(5, 115, IN), 0)),
+            [(5, 115, Some(2), Some(0x1000), Some(3))]
+        );
+        // It ends while its last wait is open.
+        waits.pass(sample(5, 116), 0);
+        let [unended, _, exit] = waits.pass(lifecycle(RecordType::EXIT, 5), 0);
+        assert_eq!((unended.unwrap().period(), exit.unwrap().meaning), (Some(0), Meaning::Exit));
+        let counts = OffCpu { samples: 1, nanoseconds: 2, without_end: 1, ..counts };
         // A new thread has the number.
         waits.pass(lifecycle(RecordType::FORK, 5), 0);
-        assert_eq!(told(waits.pass(sample(5, 120), 0)), [None, None]);
+        assert_eq!(told(waits.pass(sample(5, 120), 0)), []);
         assert_eq!(waits.finish().len(), 1);
-        assert_eq!(waits.counts, OffCpu { samples: 1, ..counts });
+        assert_eq!(waits.counts, OffCpu { samples: 2, ..counts });
         // What is kept of those that have ended has a bound.
         for thread in 1..1000 {
             waits.pass(lifecycle(RecordType::EXIT, thread), 0);
@@ -344,19 +377,19 @@ mod tests {
             let words = [cookie, 1, 0x1000, task(5), 101, 3, 7];
             held_as(format, RecordType::CALLCHAIN_DEFERRED, Misc::USER, &words)
         };
-        let order = |passed: [Option<Held>; 2]| {
-            passed.map(|held| held.map(|held| (held.meaning, held.time)))
+        let order = |passed: [Option<Held>; 3]| -> Vec<_> {
+            passed.into_iter().flatten().map(|held| (held.meaning, held.time)).collect()
         };
         let mut waits = Waits::default();
-        assert_eq!(order(waits.pass(sample(9), 0)), [None, None]);
+        assert_eq!(order(waits.pass(sample(9), 0)), []);
         // That of an earlier sample is not held back.
         let other = (Meaning::Stack(Some(8)), 101);
-        assert_eq!(order(waits.pass(stack(8), 0)), [Some(other), None]);
-        assert_eq!(order(waits.pass(stack(9), 0)), [None, None]);
-        assert_eq!(order(waits.pass(switch(5, 102, OUT), 0)), [None, None]);
+        assert_eq!(order(waits.pass(stack(8), 0)), [other]);
+        assert_eq!(order(waits.pass(stack(9), 0)), []);
+        assert_eq!(order(waits.pass(switch(5, 102, OUT), 0)), []);
         let ended = (Meaning::Sample(UserPart::Deferred(9)), 160);
         let its_own = (Meaning::Stack(Some(9)), 101);
-        assert_eq!(order(waits.pass(switch(5, 160, IN), 0)), [Some(ended), Some(its_own)]);
+        assert_eq!(order(waits.pass(switch(5, 160, IN), 0)), [ended, its_own]);
         // A thread that waits at the end.
         waits.pass(sample(9), 0);
         waits.pass(stack(9), 0);

@@ -174,7 +174,8 @@ JSON (its JSON Schema: docs/schema/guest.json): one object with
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let files = GuestFiles::open(&args.symbols)?;
     let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
-    let walks = GuestWalks::new(&files, frame_pointers, args.max_frames);
+    let mut walks = GuestWalks::new(&files, frame_pointers, args.max_frames);
+    read_sysroot(&args.source, &mut walks)?;
     let mut guest = Guest::open(&args.source, &files, walks)?;
     guest.live = args.live;
     match args.sample {
@@ -202,6 +203,22 @@ pub(crate) struct Look {
     pub(crate) stood: Duration,
 }
 
+/// What is read of the guest's files before its monitor is connected to, which may take a minute.
+///
+/// # Errors
+///
+/// [`Failure`] if the folder cannot be read.
+pub(crate) fn read_sysroot(source: &Source, walks: &mut GuestWalks<'_>) -> Result<(), Failure> {
+    if let Some(path) = &source.sysroot {
+        let elapsed = Elapsed::new("reading the files of --sysroot:");
+        let sysroot = Sysroot::read(path);
+        elapsed.finish();
+        let failed = |error| InputError::Read { path: path.clone(), error };
+        walks.use_sysroot(sysroot.map_err(failed)?);
+    }
+    Ok(())
+}
+
 impl<'f> Guest<'f> {
     /// Connects to the monitor of a guest.
     ///
@@ -213,14 +230,6 @@ impl<'f> Guest<'f> {
         files: &'f GuestFiles,
         walks: GuestWalks<'f>,
     ) -> Result<Self, Failure> {
-        let mut walks = walks;
-        if let Some(path) = &source.sysroot {
-            let elapsed = Elapsed::new("reading the files of --sysroot:");
-            let sysroot = Sysroot::read(path);
-            elapsed.finish();
-            let failed = |error| InputError::Read { path: path.clone(), error };
-            walks.use_sysroot(sysroot.map_err(failed)?);
-        }
         let (mut monitor, ram) = source.connect()?;
         let vcpus = monitor.vcpus()?;
         let (live, troubles) = (false, BTreeSet::new());

@@ -23,7 +23,7 @@ use crate::commands::guest::linux::FoundName;
 use crate::commands::guest::monitor::Source;
 use crate::commands::guest::registers::VcpuState;
 use crate::commands::guest::walk::{GuestWalks, Part, VcpuStack};
-use crate::commands::guest::{Guest, Look, warn};
+use crate::commands::guest::{Guest, Look, read_sysroot, warn};
 use crate::commands::record::files::Files;
 use crate::commands::record::signals::end_at;
 use crate::commands::record::told::{Telling, tell};
@@ -74,10 +74,11 @@ pub(super) fn record(args: &GuestArgs, how: &How<'_>) -> Result<(), Failure> {
         |error: io::Error| RecordingError { path: how.output.to_owned(), error: error.into() };
     let known = GuestFiles::open(&[])?;
     let frame_pointers = FramePointerRows { is_trusted: how.trust_fp };
-    let walks = GuestWalks::new(&known, frame_pointers, MAX_FRAMES);
-    let mut guest = Guest::open(&args.source, &known, walks)?;
-    // Until here there is nothing to keep.
+    let mut walks = GuestWalks::new(&known, frame_pointers, MAX_FRAMES);
+    // Until here there is nothing to keep, and no guest that stands. A stub has signals wait, and then this again.
+    read_sysroot(&args.source, &mut walks)?;
     let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM], &Arc::new(AtomicI32::new(0)));
+    let mut guest = Guest::open(&args.source, &known, walks)?;
     let files = Files { path: how.output.to_owned(), limit: None };
     let file = files.begin(SystemTime::now()).map_err(file_error)?;
     file.clear().map_err(file_error)?;
