@@ -17,6 +17,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use test_support::tool;
 
@@ -205,6 +207,24 @@ fn a_dump_and_a_stub_have_the_same_stacks(guest: &Guest) {
     // It runs now, and a connection stops it.
     let stub = guest.vcpus(&["guest", "--json"], &[("--gdb", &gdb)]);
     assert_eq!(stub.as_array().unwrap().len(), stopped.as_array().unwrap().len());
+    // A recording by it ends as others do.
+    let file = guest.directory.join("stub.data");
+    let mut command = support::unwind(["record", "--guest", "--json", "-F", "5", "--gdb"]);
+    let command = command.arg(&gdb).arg("-o").arg(&file).stdout(Stdio::piped());
+    let recorder = command.stderr(Stdio::piped()).spawn().unwrap();
+    // Stops are written once a second.
+    let is_begun = || fs::metadata(&file).is_ok_and(|file| file.len() > 0);
+    let begun = Instant::now();
+    while !is_begun() {
+        assert!(begun.elapsed() < Duration::from_secs(300));
+        sleep(Duration::from_millis(50));
+    }
+    sleep(Duration::from_secs(3));
+    kill(Pid::from_raw(recorder.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+    let output = recorder.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let ledger: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(ledger["guest"]["stops"].as_u64().unwrap() > 0, "{ledger}");
 }
 
 /// Records the guest, and holds what is read of the recording against what the guest executes.

@@ -1,6 +1,6 @@
 //! The registers that Linux's kernel saves of the code that it interrupts (`struct pt_regs`).
 
-use unwind_core::{Memory, StepError, VirtAddr};
+use unwind_core::{Memory, Registers as _, StepError, VirtAddr};
 use unwind_x86::{Ia32Regs, X86_64Regs};
 
 use crate::vcpu::CodeKind;
@@ -164,11 +164,15 @@ const USER_64: u16 = 0x33;
 const USER_DATA: u16 = 0x2b;
 
 impl Interrupted {
-    /// Whether user code of Linux's segments may have had these.
-    pub(crate) const fn is_user(&self) -> bool {
+    /// Whether user code of Linux's segments may have had these. Threads that the kernel makes for a process, as for
+    /// `io_uring`, have such segments too, and no stack.
+    pub(crate) fn is_user(&self) -> bool {
         /// Always set.
         const FLAGS: u64 = 2;
-        self.code().is_some() && self.ss == USER_DATA && self.rflags & FLAGS != 0
+        self.code().is_some()
+            && self.ss == USER_DATA
+            && self.rflags & FLAGS != 0
+            && self.x86_64.sp() != 0
     }
 
     /// The kind of user code that this is, by Linux's own segments; `None` if it is in a segment that the program

@@ -32,9 +32,10 @@ pub(crate) struct TaskLayout {
     pub(crate) stack: Option<u32>,
 }
 
-/// Where in such a stack the registers of user code may end: it has the usual size, or that of kernels with KASAN, and
+/// From where on the stack pointer may be in such a stack, and where the registers of user code may end: it has the usual size, or that of kernels with KASAN, and
 /// kernels that know FRED leave two words.
-const ENDS: [u64; 4] = [0x4000, 0x4000 - 16, 0x8000, 0x8000 - 16];
+const ENDS: [(u64, u64); 4] =
+    [(0, 0x4000), (0, 0x4000 - 16), (0x4000, 0x8000), (0x4000, 0x8000 - 16)];
 
 /// The segment whose limit is the CPU's number, by which user code asks for it, and the bits of that.
 const CPU_SEGMENT: u64 = 15;
@@ -105,9 +106,13 @@ impl Task {
     ) -> Result<Option<SavedRegisters>, LinuxError> {
         let Some(offset) = layout.stack else { return Ok(None) };
         let stack = read_u64(mem, self.at.wrapping_add(offset.into()))?;
-        let saved = ENDS.map(|end| SavedRegisters::all_before(stack.wrapping_add(end)));
-        let mut below =
-            saved.into_iter().filter(|saved| (stack..saved.addr().get()).contains(&sp.get()));
+        // Below a stack of the usual size there may be another one.
+        let places = ENDS.map(|(start, end)| {
+            let saved = SavedRegisters::all_before(stack.wrapping_add(end));
+            (stack.wrapping_add(start)..saved.addr().get(), saved)
+        });
+        let below = places.into_iter().filter(|(place, _)| place.contains(&sp.get()));
+        let mut below = below.map(|(_, saved)| saved);
         Ok(below.find(|saved| saved.read(mem).is_ok_and(|found| found.is_user())))
     }
 

@@ -191,9 +191,8 @@ impl RecordedFiles {
             RecordedFile::new(key.clone(), number, debug_files, recorded)
         };
         let is_running = self.processes == Processes::Running;
-        let holder = is_running.then(|| holder_of(mapping)).flatten();
         // A new process may lead to what those before it no longer did.
-        let is_lost = |file: &RecordedFile| holder.is_some() && file.is_lost();
+        let is_lost = |file: &RecordedFile| is_running && file.is_lost();
         let file = match self.files.get(&key).filter(|file| !is_lost(file)) {
             Some(file) => Arc::clone(file),
             None => {
@@ -205,7 +204,9 @@ impl RecordedFiles {
                 file
             }
         };
-        holder.into_iter().for_each(|holder| file.mapped_by(holder));
+        if is_running {
+            holders_of(mapping).for_each(|holder| file.mapped_by(holder));
+        }
         file
     }
 }
@@ -214,11 +215,13 @@ fn is_vdso_32(mapping: &Mapping<'_>) -> bool {
     mapping.name == b"[vdso]" && mapping.addr.saturating_add(mapping.len) <= 1 << 32
 }
 
-/// The process that has a mapping.
-fn holder_of(mapping: &Mapping<'_>) -> Option<Holder<'static>> {
-    let thread = i32::try_from(mapping.task.pid).ok().filter(|&process| process > 0)?;
+/// The process that has a mapping: by the thread that has made it or is known to live, and by its first one. Either may
+/// have ended.
+fn holders_of(mapping: &Mapping<'_>) -> impl Iterator<Item = Holder<'static>> {
     let range = mapping.addr..mapping.addr.saturating_add(mapping.len);
-    Some(Holder { thread, root: None, range })
+    let threads = [mapping.task.tid, mapping.task.pid].map(i32::try_from).into_iter().flatten();
+    let threads = threads.filter(|&thread| thread > 0);
+    threads.map(move |thread| Holder { thread, root: None, range: range.clone() })
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ impl Holders {
     /// Takes note of one more.
     pub(crate) fn add(&self, holder: Holder<'static>) {
         let mut holders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if holders.last().is_some_and(|last| last.thread == holder.thread) {
+        if holders.iter().any(|known| known.thread == holder.thread) {
             return;
         }
         if holders.len() == MOST {

@@ -342,10 +342,14 @@ impl RecordedFile {
             is_deleted: false,
             not_after: self.recorded,
             // Without a proof nothing tells that it is the right one.
-            holder: holder.filter(|_| self.id != FileId::Unknown),
+            holder,
             sysroot: None,
         };
-        let mut holders = self.holders.newest_first().into_iter();
+        let mut holders = match self.id {
+            FileId::Unknown => Vec::new(),
+            _ => self.holders.newest_first(),
+        }
+        .into_iter();
         let mut found = search(holders.next()).open();
         for holder in holders {
             if found.is_ok() {

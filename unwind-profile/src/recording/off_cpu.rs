@@ -319,7 +319,7 @@ mod tests {
             held(kind, IN, &[1 << 32 | 1, 1 << 32 | thread, 90, task(thread), 90, 3, 7])
         };
         let told = |passed: [Option<Held>; 3]| -> Vec<_> {
-            passed.iter().flatten().map(|held| told(held)).collect()
+            passed.iter().flatten().map(told).collect()
         };
         let mut waits = Waits::default();
         for (thread, shown) in [(0, 0), (u64::from(u32::MAX), u32::MAX)] {

@@ -12,6 +12,7 @@ use unwind_perf::record::{Attr, Lifecycle, Record, RecordType};
 
 use crate::engine::drained::Drained;
 use crate::engine::existing::{Existing, all_processes, threads_of};
+use crate::engine::priority::go_as_others;
 use crate::engine::subject::Subject;
 use crate::recording::stream::{StreamReader, StreamWriter, stream};
 
@@ -151,14 +152,19 @@ impl Parts {
             move |first: &StreamWriter, processes: &[i32]| first.write(records_of(processes, attr));
         let (own_first, own_processes) = (first.clone(), Arc::clone(&processes));
         let thread = Builder::new().name("unwind-existing".into());
-        if thread.spawn(move || tell(&own_first, &own_processes)).is_err() {
+        let in_thread = move || {
+            go_as_others();
+            tell(&own_first, &own_processes);
+        };
+        if thread.spawn(in_thread).is_err() {
             tell(first, &processes);
         }
     }
 
     /// Takes note of a record.
     pub(crate) fn learn(&mut self, record: &Record<'_>) {
-        if matches!(record.kind(), RecordType::FORK | RecordType::EXIT) {
+        // Where there is no further part nobody asks.
+        if self.every.is_some() && matches!(record.kind(), RecordType::FORK | RecordType::EXIT) {
             self.processes.learn(record, &self.attr);
         }
     }

@@ -32,6 +32,9 @@ pub(crate) struct FoundName {
 /// How long after a search that found nothing the next one is.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Of how many CPUs of a kernel that has crashed one is looked for by what it ran.
+const CPUS_LIMIT: u32 = 1 << 12;
+
 /// The most addresses of which names are kept.
 const NAMES_LIMIT: usize = 1 << 16;
 
@@ -166,8 +169,13 @@ impl Linux {
                 found.kernel.task_of_area(VirtAddr::new(area), &mut memory).ok()?
             }
             CpuPlace::Crashed { cpu, tid } => {
-                let task = found.kernel.task(cpu, &mut memory).ok()?;
-                task.filter(|task| task.tid == tid)
+                let mut task_of = |cpu| {
+                    let task = found.kernel.task(cpu, &mut memory).ok().flatten();
+                    task.filter(|task| task.tid == tid)
+                };
+                // CPUs that were off have no note. Each has an idle thread, with one number for all.
+                let others = if tid == 0 { 0..0 } else { 0..CPUS_LIMIT };
+                task_of(cpu).or_else(|| others.into_iter().find_map(task_of))
             }
         }
     }

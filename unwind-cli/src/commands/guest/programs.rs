@@ -88,8 +88,10 @@ pub(crate) struct Programs {
     builds: HashMap<(BuildId, Range<u64>), u64>,
     /// Where there are none.
     absent: Vec<u64>,
-    /// Some that have no table, neither in memory nor in a file.
-    without_table: BTreeSet<Untrusted>,
+    /// What the thread is called whose stack is walked.
+    comm: Option<Untrusted>,
+    /// Some that have no table, neither in memory nor in a file, and whether they have a build id.
+    without_table: BTreeSet<(Untrusted, bool)>,
     scratch: CfiScratch,
     buffer: RemoteBuffer,
     /// Functions by the build of their object and their address in it.
@@ -118,18 +120,25 @@ impl Programs {
 
     /// What is wrong with the folder of these files, and which programs lack one there.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
-        let of_program = |name: &Untrusted| {
-            format!(
-                "{name} has no table of its frames in the guest's memory: its callers are known with --sysroot and \
-                 a folder that has its file"
-            )
+        let of_program = |(name, has_build_id): &(Untrusted, bool)| {
+            let lacks = format!("{name} has no table of its frames in the guest's memory");
+            match has_build_id {
+                true => format!(
+                    "{lacks}: its callers are known with --sysroot and a folder that has its file"
+                ),
+                false => format!(
+                    "{lacks}, and no build id, so its file is not known either; link it with --build-id or \
+                     --eh-frame-hdr"
+                ),
+            }
         };
         let of_folder = self.sysroot.as_ref().and_then(Sysroot::warning);
         of_folder.into_iter().chain(self.without_table.iter().map(of_program))
     }
 
-    /// Leaves the address space before.
-    pub(crate) fn begin(&mut self) {
+    /// Leaves the address space before. `comm` is what the thread is called whose stack is walked next.
+    pub(crate) fn begin(&mut self, comm: Option<&[u8]>) {
+        self.comm = comm.map(Untrusted::from);
         let mut found = std::mem::take(&mut self.found);
         if !found.is_empty() {
             found.truncate(REMEMBERED_LIMIT);
@@ -332,8 +341,10 @@ impl Programs {
         let Some(Found { program, name, .. }) = self.found.get(index) else { return };
         let has_table = program.sframe().is_some() || program.eh_frame_header().is_some();
         if !has_table && self.without_table.len() < MOST_WITHOUT_TABLE {
-            let name = name.clone();
-            self.without_table.insert(name.unwrap_or_else(|| Untrusted::from("a program")));
+            // Only libraries have names of their own.
+            let name = name.clone().or_else(|| self.comm.clone());
+            let name = name.unwrap_or_else(|| Untrusted::from("a program"));
+            self.without_table.insert((name, program.build_id().is_some()));
         }
     }
 
@@ -500,7 +511,7 @@ mod tests {
         fn walk(&mut self, root: u64, space: &Space) -> (Vec<u64>, u64) {
             let before = self.rows.stats().misses;
             let mut memory = space;
-            self.programs.get_mut().begin();
+            self.programs.get_mut().begin(Some(b"comm"));
             self.programs.get_mut().enter(root, &mut memory);
             let files = Modules::default();
             let rows = ProgramRows { programs: &self.programs, files: &files };
@@ -578,7 +589,14 @@ mod tests {
         assert_eq!(Kept::new().walk(0x1000, &of_memory).0, frames(), "its own table");
         let told: Vec<String> = kept.programs.get_mut().warnings().collect();
         assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("--sysroot"), "{told:?}");
+        assert!(
+            told[0].starts_with("comm has no table") && told[0].contains("--sysroot"),
+            "{told:?}"
+        );
+        let unnamed = Space::with_table(HIGH, None, 24, false);
+        assert_eq!(kept.walk(0x1000, &unnamed).0, [0x10]);
+        let told: Vec<String> = kept.programs.get_mut().warnings().collect();
+        assert!(told.iter().any(|line| line.contains("no build id")), "{told:?}");
     }
 
     fn frames() -> Vec<u64> {

@@ -170,11 +170,11 @@ impl<'f> GuestWalks<'f> {
         let files = files.map(|((space, task), kernel)| TaskFiles { kernel, space, task });
         let mut memory = StackMemory::new(PagedMemory::with_tlb(&mut *ram, space), files);
         self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
-        let mut stack = self.walk_parts((vcpu, saved), &tables, &mut memory);
+        let comm = task.as_ref().map(Task::comm);
+        let mut stack = self.walk_parts((vcpu, saved, comm), &tables, &mut memory);
         stack.task = task;
         let of_user = if vcpu.is_user() { Some(&mut stack.part) } else { stack.user.as_mut() };
         let (files, programs) = (self.files, self.programs.get_mut());
-        let comm = task.as_ref().map(Task::comm);
         if let Some(user) = of_user {
             user.name(files, |addr| programs.name(addr, comm, &mut memory));
         }
@@ -187,11 +187,11 @@ impl<'f> GuestWalks<'f> {
 
     fn walk_parts(
         &mut self,
-        (vcpu, saved): (&VcpuRegisters, Option<SavedRegisters>),
+        (vcpu, saved, comm): (&VcpuRegisters, Option<SavedRegisters>, Option<&[u8]>),
         tables: &[OrcTable<'_>],
         memory: &mut StackMemory<'_, '_>,
     ) -> VcpuStack {
-        self.programs.get_mut().begin();
+        self.programs.get_mut().begin(comm);
         let (files, programs) = (self.files, &*self.programs);
         let of_memory = ProgramRows { programs, files: &files.wide };
         let wide = RowSource::<X86_64>::or(of_memory, SframeTables::new(&files.wide));

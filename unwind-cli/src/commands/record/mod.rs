@@ -437,11 +437,12 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         // It may run for days.
         notices::tell();
     }
-    writing.session.finish()?;
+    let emptied = writing.session.finish();
     #[cfg(feature = "otlp")]
     if let Some(sender) = writing.sender {
         result = result.and(sender.finish());
     }
+    emptied?;
     // Its number may be that of another process once it was waited for.
     started.store(0, Ordering::Relaxed);
     if let Some(child) = &mut child {
