@@ -164,7 +164,7 @@ int main(int argc, char **argv) {
         if (pthread_create(&thread, &attributes, on_own_stack, NULL)) return 1;
         pthread_join(thread, NULL);
     } else if (!strcmp(argv[1], "deep")) {
-        seconds = 1;
+        seconds = 0.2;
         deepens(atol(argv[2]));
     } else if (!strcmp(argv[1], "handled")) {
         handle_each(5000);
