@@ -14,6 +14,13 @@ import (
 	"time"
 )
 
+// The thread that is looked at is the first one, which a goroutine may leave at any call.
+func init() {
+	if os.Args[1] == "c" {
+		runtime.LockOSThread()
+	}
+}
+
 //go:noinline
 func outer(do func()) {
 	middle(do)
