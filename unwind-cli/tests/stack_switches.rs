@@ -28,7 +28,7 @@ fn go_program(test: &str) -> Option<std::path::PathBuf> {
 /// The functions of the goroutine by Go's own unwinder, which the program writes first.
 fn functions_by_go(target: &mut Target) -> Vec<String> {
     let mut functions = Vec::new();
-    assert!(target.read_line().starts_with("goroutine 1 [running]:"));
+    assert!(target.read_line().starts_with("goroutine 1 [running"));
     loop {
         let line = target.read_line();
         if line == "\n" {
