@@ -3,10 +3,14 @@
 use core::fmt::Write as _;
 
 use unwind_core::{Empty, VirtAddr};
-use unwind_guest::linux::{Btf, GuestLinux, Member, Program, cpu_number};
+use unwind_guest::linux::{
+    Btf, GuestLinux, Member, Program, Task, TaskFiles, TaskMemory, cpu_number,
+};
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
+use unwind_guest::paging::PagedMemory;
 use unwind_guest::{
-    GuestRows, GuestStack, GuestWalker, KernelFramePointers, KernelRows, SavedRegisters, VcpuRegisters,
+    GuestRows, GuestStack, GuestWalker, KernelFramePointers, KernelRows, NoKeys, SavedRegisters,
+    VcpuRegisters,
 };
 
 use crate::pages::Physical;
@@ -15,7 +19,8 @@ use crate::{Target, Text, seen};
 /// Registers that may be any.
 fn vcpu(words: &[u64; 24]) -> VcpuRegisters {
     let [general @ .., rip, rflags, cs, ss, cr0, cr3, cr4, efer] = words;
-    let mut vcpu = VcpuRegisters { general: *general, rip: *rip, rflags: *rflags, ..Default::default() };
+    let mut vcpu =
+        VcpuRegisters { general: *general, rip: *rip, rflags: *rflags, ..Default::default() };
     for (segment, word) in [(&mut vcpu.cs, *cs), (&mut vcpu.ss, *ss)] {
         segment.base = word;
         segment.dpl = word.to_le_bytes()[0];
@@ -36,7 +41,12 @@ fn walk(kernel: impl KernelRows, words: &[u64; 24]) {
 
 /// A walk by tables of a file, and of guest memory.
 #[unsafe(no_mangle)]
-pub fn guest_by_orc(words: &[u64; 24], ips: &[u8; 4096], entries: &[u8; 8192], len: (usize, usize, u32)) {
+pub fn guest_by_orc(
+    words: &[u64; 24],
+    ips: &[u8; 4096],
+    entries: &[u8; 8192],
+    len: (usize, usize, u32),
+) {
     let (ips_len, entries_len, count) = len;
     let ips = ips.get(..ips_len).unwrap_or_default();
     let entries = entries.get(..entries_len).unwrap_or_default();
@@ -72,6 +82,23 @@ pub fn guest_saved(saved: &SavedRegisters) {
     seen((saved.addr(), saved.read(&mut Target).is_ok()));
 }
 
+/// A walk in the memory of a task, of user code that has entered the kernel from there.
+fn guest_task(kernel: &GuestLinux, task: Task, saved: Option<SavedRegisters>, word: u64) {
+    let vcpu = vcpu(&[word; 24]);
+    let space = vcpu.kernel_address_spaces().0;
+    let files = Some(TaskFiles { kernel, space, task });
+    let mut memory = TaskMemory::<_, 16>::new(PagedMemory::with_tlb(Physical, space), files);
+    let mut rows = GuestRows::<64>::new();
+    let mut walker = GuestWalker::new(&mut rows, KernelFramePointers::new(), Empty, Empty);
+    let mut stack = GuestStack::<32>::new();
+    stack.clear();
+    walker.walk_parts(&vcpu, &mut memory, NoKeys, &mut stack);
+    if let Some(saved) = saved {
+        walker.walk_entered(&vcpu, saved, &mut memory, NoKeys, &mut stack);
+    }
+    seen((stack.is_complete(), stack.user_code()));
+}
+
 /// What a guest's kernel says of itself.
 #[unsafe(no_mangle)]
 pub fn guest_linux(addr: u64, number: u32) {
@@ -86,8 +113,13 @@ pub fn guest_linux(addr: u64, number: u32) {
     seen((linux.is_in(&mut Target), linux.image().start, linux.page_table(), linux.orc_table()));
     seen((linux.symbols().get(number, &mut Target), linux.symbols().is_empty()));
     seen(linux.find_at(addr, &mut Target));
-    if let Ok(Some(task)) = linux.task(cpu_number(addr.get(), &mut Target).unwrap_or(number), &mut Target) {
+    if let Ok(Some(task)) =
+        linux.task(cpu_number(addr.get(), &mut Target).unwrap_or(number), &mut Target)
+    {
         seen((task.comm().len(), task.pid, linux.file_page(&task, addr, &mut Target)));
+        seen(linux.page_table_of(&task, &mut Target));
+        let saved = linux.user_registers(&task, addr, &mut Target);
+        guest_task(&linux, task, saved.ok().flatten(), addr.get());
     }
     if let Some(mut modules) = linux.modules() {
         while let Ok(Some(module)) = modules.next(&mut Target) {
@@ -105,7 +137,11 @@ pub fn guest_program(addr: u64) {
     let addr = VirtAddr::new(addr);
     if let Ok(Some(program)) = Program::find(addr, &mut Target) {
         seen((program.start(), program.bias(), program.text().end, program.is_wide()));
-        seen((program.eh_frame_header(), program.sframe(), program.build_id().map(|id| id.as_bytes().len())));
+        seen((
+            program.eh_frame_header(),
+            program.sframe(),
+            program.build_id().map(|id| id.as_bytes().len()),
+        ));
         seen((program.name(&mut Target), program.find_at(addr, &mut Target)));
     }
 }
