@@ -318,9 +318,8 @@ mod tests {
         let lifecycle = |kind, thread| {
             held(kind, IN, &[1 << 32 | 1, 1 << 32 | thread, 90, task(thread), 90, 3, 7])
         };
-        let told = |passed: [Option<Held>; 3]| -> Vec<_> {
-            passed.iter().flatten().map(told).collect()
-        };
+        let told =
+            |passed: [Option<Held>; 3]| -> Vec<_> { passed.iter().flatten().map(told).collect() };
         let mut waits = Waits::default();
         for (thread, shown) in [(0, 0), (u64::from(u32::MAX), u32::MAX)] {
             let at_once = (shown, 100, Some(0), Some(0x1000), Some(3));
