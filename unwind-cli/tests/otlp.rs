@@ -16,7 +16,7 @@ use test_support::{skip, tool};
 /// A receiver that is ended with the test.
 struct Receiver {
     child: Child,
-    /// What it prints, read at once: it answers nobody while its pipe is full.
+    /// What it prints, read at once: it does not answer while its pipe is full.
     lines: Receives<String>,
     url: String,
 }

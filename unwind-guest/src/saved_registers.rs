@@ -42,7 +42,8 @@ impl SavedRegisters {
 
     /// All registers, which end there.
     pub(crate) const fn all_before(end: u64) -> Self {
-        Self::all(end.wrapping_sub(40))
+        // Five words are the CPU's own.
+        Self::all(end.wrapping_sub(5 * 8))
     }
 
     /// Only what the CPU saves. The frame pointer is still the interrupted code's.

@@ -145,7 +145,6 @@ where
     ) {
         let (cpu, code) = (vcpu.x86_64(), vcpu.code());
         let wide = vcpu.x86_64_registers();
-        let mut user_code = UserCode::Unknown;
         match code {
             CodeKind::Sixteen => {}
             _ if vcpu.is_user() => {
@@ -160,14 +159,8 @@ where
                     let walker = walker.cache(&mut self.rows.kernel).fallback(self.fallback);
                     let walker = walker.return_addresses(AddressHalf::Kernel);
                     if parts.walk(StackPart::Kernel(code), walker, wide, memory) {
-                        match kernel.entry().user_code(memory) {
-                            Ok((code, Interrupted { x86_64, ia32, .. })) => {
-                                parts.user_code(UserCode::Entered);
-                                let regs = (x86_64, ia32);
-                                return self.walk_user((cpu, code), regs, keys, memory, parts);
-                            }
-                            Err(why) => user_code = why,
-                        }
+                        let entry = kernel.entry();
+                        return self.walk_entry(cpu, entry, keys, memory, parts);
                     }
                 }
                 None => {
@@ -180,7 +173,7 @@ where
                 self.walk_narrow(part, code, vcpu.ia32_registers(), memory, parts);
             }
         }
-        parts.user_code(user_code);
+        parts.user_code(UserCode::Unknown);
     }
 
     /// Walks the user code that has entered the kernel from where its registers are saved, as
@@ -194,10 +187,22 @@ where
         keys: Q,
         parts: &mut T,
     ) {
-        match Entry::User(saved).user_code(memory) {
+        self.walk_entry(vcpu.x86_64(), Entry::User(saved), keys, memory, parts);
+    }
+
+    /// Walks the user code that has entered the kernel, if some has.
+    fn walk_entry<M: VcpuMemory>(
+        &mut self,
+        cpu: X86_64,
+        entry: Entry,
+        keys: impl RowKeys,
+        memory: &mut M,
+        parts: &mut impl StackParts,
+    ) {
+        match entry.user_code(memory) {
             Ok((code, Interrupted { x86_64, ia32, .. })) => {
                 parts.user_code(UserCode::Entered);
-                self.walk_user((vcpu.x86_64(), code), (x86_64, ia32), keys, memory, parts);
+                self.walk_user((cpu, code), (x86_64, ia32), keys, memory, parts);
             }
             Err(why) => parts.user_code(why),
         }

@@ -3,9 +3,7 @@
 use core::fmt::Write as _;
 
 use unwind_core::{Empty, VirtAddr};
-use unwind_guest::linux::{
-    Btf, GuestLinux, Member, Program, Task, TaskFiles, TaskMemory, cpu_number,
-};
+use unwind_guest::linux::{Btf, GuestLinux, Member, Program, Task, TaskFiles, TaskMemory, cpu_number};
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::paging::PagedMemory;
 use unwind_guest::{
@@ -19,8 +17,7 @@ use crate::{Target, Text, seen};
 /// Registers that may be any.
 fn vcpu(words: &[u64; 24]) -> VcpuRegisters {
     let [general @ .., rip, rflags, cs, ss, cr0, cr3, cr4, efer] = words;
-    let mut vcpu =
-        VcpuRegisters { general: *general, rip: *rip, rflags: *rflags, ..Default::default() };
+    let mut vcpu = VcpuRegisters { general: *general, rip: *rip, rflags: *rflags, ..Default::default() };
     for (segment, word) in [(&mut vcpu.cs, *cs), (&mut vcpu.ss, *ss)] {
         segment.base = word;
         segment.dpl = word.to_le_bytes()[0];
@@ -41,12 +38,7 @@ fn walk(kernel: impl KernelRows, words: &[u64; 24]) {
 
 /// A walk by tables of a file, and of guest memory.
 #[unsafe(no_mangle)]
-pub fn guest_by_orc(
-    words: &[u64; 24],
-    ips: &[u8; 4096],
-    entries: &[u8; 8192],
-    len: (usize, usize, u32),
-) {
+pub fn guest_by_orc(words: &[u64; 24], ips: &[u8; 4096], entries: &[u8; 8192], len: (usize, usize, u32)) {
     let (ips_len, entries_len, count) = len;
     let ips = ips.get(..ips_len).unwrap_or_default();
     let entries = entries.get(..entries_len).unwrap_or_default();
@@ -113,9 +105,7 @@ pub fn guest_linux(addr: u64, number: u32) {
     seen((linux.is_in(&mut Target), linux.image().start, linux.page_table(), linux.orc_table()));
     seen((linux.symbols().get(number, &mut Target), linux.symbols().is_empty()));
     seen(linux.find_at(addr, &mut Target));
-    if let Ok(Some(task)) =
-        linux.task(cpu_number(addr.get(), &mut Target).unwrap_or(number), &mut Target)
-    {
+    if let Ok(Some(task)) = linux.task(cpu_number(addr.get(), &mut Target).unwrap_or(number), &mut Target) {
         seen((task.comm().len(), task.pid, linux.file_page(&task, addr, &mut Target)));
         seen(linux.page_table_of(&task, &mut Target));
         let saved = linux.user_registers(&task, addr, &mut Target);
@@ -137,11 +127,7 @@ pub fn guest_program(addr: u64) {
     let addr = VirtAddr::new(addr);
     if let Ok(Some(program)) = Program::find(addr, &mut Target) {
         seen((program.start(), program.bias(), program.text().end, program.is_wide()));
-        seen((
-            program.eh_frame_header(),
-            program.sframe(),
-            program.build_id().map(|id| id.as_bytes().len()),
-        ));
+        seen((program.eh_frame_header(), program.sframe(), program.build_id().map(|id| id.as_bytes().len())));
         seen((program.name(&mut Target), program.find_at(addr, &mut Target)));
     }
 }

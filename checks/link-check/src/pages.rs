@@ -30,13 +30,12 @@ impl PhysicalMemory for Physical {
 #[unsafe(no_mangle)]
 pub fn pages(registers: (u64, u64, u64, u64), bits: u32, on: bool, addr: u64, to: &mut [u8; 300]) {
     let (cr0, cr3, cr4, efer) = registers;
-    let space =
-        AddressSpace::from_registers(&ControlRegisters { cr0, cr3, cr4, efer, cpl: bits as u8 })
-            .access(if on { Access::User } else { Access::Supervisor })
-            .phys_bits(bits)
-            .large_pages(on)
-            .huge_pages(!on)
-            .no_execute(on);
+    let space = AddressSpace::from_registers(&ControlRegisters { cr0, cr3, cr4, efer, cpl: bits as u8 })
+        .access(if on { Access::User } else { Access::Supervisor })
+        .phys_bits(bits)
+        .large_pages(on)
+        .huge_pages(!on)
+        .no_execute(on);
     let addr = VirtAddr::new(addr);
     match space.translate(&mut Physical, addr) {
         Ok(page) => seen((page.locate(addr), page.start(), page.size())),

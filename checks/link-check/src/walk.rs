@@ -3,13 +3,14 @@
 use core::fmt::Write as _;
 
 use unwind_core::{
-    Arch, DwarfReg, FramePc, MapError, Module, ModuleMap, Registers as _, ReturnAddresses,
-    RowCache, RowSource, SharedModuleMap, SliceMemory, TableLocation, Trace, VirtAddr, Walker,
+    Arch, DwarfReg, FramePc, MapError, Module, ModuleMap, Registers as _,
+    ReturnAddresses, RowCache, RowSource, SharedModuleMap, SliceMemory, TableLocation, Trace,
+    VirtAddr, Walker,
 };
 use unwind_x86::{
     DescriptorTable, DescriptorTables, FramePointers, Ia32, Ia32Regs, InstructionAnalysis,
-    ProvenFrames, RemoteSframe, Selector, SframeModule, SframeScratch, SframeSource,
-    SignalTrampolines, StackSwitches, SwitchingFunction, WayBack, X86_64, X86_64Regs,
+    ProvenFrames, RemoteSframe, Selector, SframeModule, SframeScratch, SframeSource, SignalTrampolines,
+    StackSwitches, SwitchingFunction, WayBack, X86_64, X86_64Regs,
 };
 
 use crate::{Target, Text, seen};

@@ -194,7 +194,7 @@ impl GuestLinux {
 
     /// Where the root of a task's page tables is, as the kernel itself has it; `None` of a thread of the kernel, which
     /// has no memory of its own, or if the kernel does not tell. Whoever has the control registers of the CPU that runs
-    /// it needs no such thing: of a kernel that has crashed nobody has them.
+    /// it needs no such thing; the dump of a kernel that has crashed lacks them.
     ///
     /// # Errors
     ///

@@ -345,16 +345,12 @@ impl Collector {
             let addr = if is_first { ip } else { ip.wrapping_sub(1) };
             let found = match (mode, shown.source_of_link(at, count)) {
                 (Mode::User, Some(source)) => FoundBy::of_source(source),
-                (Mode::User, None) => match recorded.next() {
-                    Some(found) => found,
-                    None if is_first => FoundBy::Sampled,
-                    None => next_found,
-                },
-                (Mode::GuestUser, _) => match recorded.next() {
+                (Mode::User, None) | (Mode::GuestUser, _) => match recorded.next() {
                     Some(found) => found,
                     None if is_first => FoundBy::Sampled,
                     // Its tables are in the guest.
-                    None => FoundBy::Unchecked,
+                    None if mode.is_guest() => FoundBy::Unchecked,
+                    None => next_found,
                 },
                 _ => FoundBy::Kernel,
             };

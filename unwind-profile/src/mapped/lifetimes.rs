@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use unwind_perf::record::Task;
 
-/// What is known of so many processes stays after they have ended.
+/// How many processes that have ended are still known.
 const MOST_ENDED: usize = 1 << 10;
 
 /// The threads that are known to live, and the processes that have none any more.

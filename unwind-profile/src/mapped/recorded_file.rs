@@ -109,7 +109,7 @@ impl RecordedFile {
 
     /// Takes note of a process that has mapped it and may run.
     pub(crate) fn mapped_by(&self, holder: Holder<'static>) {
-        // Nobody needs it once the file is open.
+        // Once the file is open no holder is needed.
         if self.elf.get().is_none() {
             self.holders.add(holder);
         }

@@ -163,7 +163,7 @@ impl Parts {
 
     /// Takes note of a record.
     pub(crate) fn learn(&mut self, record: &Record<'_>) {
-        // Where there is no further part nobody asks.
+        // The processes are told again at the begin of each part but the first.
         if self.every.is_some() && matches!(record.kind(), RecordType::FORK | RecordType::EXIT) {
             self.processes.learn(record, &self.attr);
         }

@@ -88,11 +88,8 @@ pub(super) fn write(
     frames: &[RecordedFrame],
     is_of_guest: bool,
 ) -> io::Result<()> {
-    if is_of_guest {
-        writeln!(out)?;
-    }
     for (number, frame) in frames.iter().enumerate() {
-        if !is_of_guest {
+        if number == 0 || !is_of_guest {
             writeln!(out)?;
         }
         let way = frame.found_by.unwrap_or(if frame.kernel { "kernel" } else { "unknown" });

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use unwind_core::VirtAddr;
+use unwind_core::{Registers as _, VirtAddr};
 use unwind_guest::linux::{GuestLinux, LinuxError, Module, Symbol, Task, cpu_number};
 use unwind_guest::orc::OrcTable;
 use unwind_guest::paging::{AddressSpace, PagedMemory, PagingMode};
@@ -78,12 +78,9 @@ impl Linux {
             let mut memory = KernelMemory::with_tlb(&mut *ram, space);
             match GuestLinux::find(&mut memory) {
                 Ok(kernel) => {
-                    let own = kernel.page_table().and_then(|addr| {
-                        let page = space.translate(memory.physical(), addr).ok()?;
-                        let own = VcpuRegisters { cr3: page.locate(addr).get(), ..*vcpu };
-                        let (own, _) = own.kernel_address_spaces();
-                        memory.switch(own);
-                        kernel.is_in(&mut memory).then_some(own)
+                    let own = kernel.page_table().and_then(|root| {
+                        let own = with_table(&kernel, root, vcpu, &mut memory)?;
+                        Some(own.kernel_address_spaces().0)
                     });
                     let (modules, tables, names) = Default::default();
                     let kernel = Rc::new(kernel);
@@ -188,9 +185,8 @@ impl Linux {
         space: AddressSpace,
         ram: &mut GuestRam,
     ) -> Option<SavedRegisters> {
-        const RSP: usize = 7;
         let found = self.found.as_ref().filter(|_| !vcpu.is_user())?;
-        let sp = VirtAddr::new(*vcpu.general.get(RSP)?);
+        let sp = VirtAddr::new(vcpu.x86_64_registers().sp());
         let mut memory = KernelMemory::with_tlb(ram, space);
         found.kernel.user_registers(task, sp, &mut memory).ok()?
     }
@@ -207,11 +203,7 @@ impl Linux {
         let found = self.found.as_ref().filter(|_| !is_known)?;
         let mut memory = KernelMemory::with_tlb(ram, space);
         let root = found.kernel.page_table_of(task, &mut memory).ok()??;
-        let page = space.translate(memory.physical(), root).ok()?;
-        let own = VcpuRegisters { cr3: page.locate(root).get(), ..vcpu.registers };
-        // A table of the task's has the kernel, too.
-        memory.switch(own.kernel_address_spaces().0);
-        found.kernel.is_in(&mut memory).then_some(own)
+        with_table(&found.kernel, root, &vcpu.registers, &mut memory)
     }
 
     /// The kernel that was found.
@@ -250,6 +242,20 @@ impl Linux {
         let (offset, build_id) = (text.start, None);
         Some(FoundName { object, bias: None, text, offset, build_id, function })
     }
+}
+
+/// The registers of a vCPU with a page table whose root the kernel has there, if that has the kernel, too.
+fn with_table(
+    kernel: &GuestLinux,
+    root: VirtAddr,
+    vcpu: &VcpuRegisters,
+    memory: &mut KernelMemory<'_>,
+) -> Option<VcpuRegisters> {
+    let space = *memory.space();
+    let page = space.translate(memory.physical(), root).ok()?;
+    let own = VcpuRegisters { cr3: page.locate(root).get(), ..*vcpu };
+    memory.switch(own.kernel_address_spaces().0);
+    kernel.is_in(memory).then_some(own)
 }
 
 /// The address spaces that may have all of the kernel, that which has it under KPTI first.
