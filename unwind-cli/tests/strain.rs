@@ -61,11 +61,11 @@ fn start_recording(data: &Path, arguments: &[&str]) -> Child {
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits until a recorder has written samples, or has ended.
-fn wait_for_samples(data: &Path, recorder: &mut Child) {
-    // More than a header.
-    let has_samples = || fs::metadata(data).is_ok_and(|file| file.len() > 4_096);
-    wait_until("samples", || has_samples() || recorder.try_wait().unwrap().is_some());
+/// Waits until a recorder has written what its events told it first, or has ended.
+fn wait_for_events(data: &Path, recorder: &mut Child) {
+    // More than a header. What comes first is compressed, and the next of it can be seconds later.
+    let has_events = || fs::metadata(data).is_ok_and(|file| file.len() > 1_024);
+    wait_until("events", || has_events() || recorder.try_wait().unwrap().is_some());
 }
 
 /// CPU time in milliseconds by the kernel's count, if it counts that.
@@ -125,7 +125,7 @@ fn d14_the_time_of_a_program_that_is_killed_is_what_the_kernel_says_that_it_was(
         Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000_000)
     };
     let mut recorder = start_recording(&data, &["--pid", &id.to_string()]);
-    wait_for_samples(&data, &mut recorder);
+    wait_for_events(&data, &mut recorder);
     let before = time();
     wait_until("half a second of its time", || {
         before.is_none() || time() > before.map(|ms| ms + 500)
@@ -186,7 +186,7 @@ fn d14_samples_that_the_kernel_does_not_take_for_a_time_are_told_apart() {
     let command = ["-F", "19999", "--", many.to_str().unwrap(), "deep", "200"];
     let mut recorder = start_recording(&data, &command);
     // Events at a rate that is not allowed any more could not be opened.
-    wait_for_samples(&data, &mut recorder);
+    wait_for_events(&data, &mut recorder);
     let allowed = AllowedRate::set("4000");
     sleep(Duration::from_millis(1000));
     let waited = waited_ms(recorder.id());
