@@ -4,8 +4,9 @@
 
 mod kernel;
 
-use unwind_core::{Memory as _, Registers as _, VirtAddr};
-use unwind_guest::linux::{GuestLinux, LinuxError, Program, cpu_number};
+use unwind_core::{Memory as _, ReadError, Registers as _, VirtAddr};
+use unwind_guest::linux::{GuestLinux, LinuxError, Program, TaskFiles, TaskMemory, cpu_number};
+use unwind_guest::paging::{Access, AddressSpace, FlatMemory, PagedMemory, PagingMode};
 
 use kernel::{DATA, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, START, STEP, SYMBOLS, symbol};
 
@@ -84,6 +85,71 @@ fn a_page_of_a_file_is_where_the_kernel_keeps_it() {
         // Not in memory; not of the mapping; of none.
         assert_eq!([1, 65, 71, 80, u64::MAX >> 12].map(page), [None; 5], "{layout:?}");
     }
+}
+
+/// A table of pages of the task, at the address that its kernel has for it, that which user code has under KPTI, and one
+/// of another task.
+const ROOT: u64 = kernel::PAGE_TABLE & 0xffff_ffff;
+const OF_USER: u64 = ROOT | 0x1000;
+const OTHER: u64 = ROOT + 0x2000;
+
+/// The image behind page tables that have it, all of physical memory, and of user code none of the mapping's pages. Under
+/// KPTI the second table of the task has user code alone.
+fn physical(image: &Image, kpti: bool) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(OTHER + 0x1000).unwrap()];
+    let mut put = |at: u64, what: &[u8]| {
+        let at = usize::try_from(at).unwrap();
+        bytes[at..at + what.len()].copy_from_slice(what);
+    };
+    let slot = |addr: u64, level: u32| (addr >> (12 + 9 * level) & 0x1ff) * 8;
+    // Present, writable, for user code; and large pages.
+    let (inner, large) = (7, 0x87);
+    let direct = kernel::PAGE_TABLE - ROOT;
+    for root in [ROOT, OF_USER, OTHER] {
+        let skip = if kpti && root == OF_USER { 2 } else { 0 };
+        let tables = [(direct, 0x1000_u64), (START, 0x2000), (MAPPED, 0x4000)];
+        for (addr, table) in tables.into_iter().skip(skip) {
+            put(root + slot(addr, 3), &(table | inner).to_le_bytes());
+        }
+    }
+    let image_at = 0x40_0000_u64;
+    for (entry, value) in [
+        (0x1000 + slot(direct, 2), large),
+        (0x2000 + slot(START, 2), 0x3000 | inner),
+        (0x3000 + slot(START, 1), image_at | large),
+        (0x4000 + slot(MAPPED, 2), 0x5000 | inner),
+        (0x5000 + slot(MAPPED, 1), 0x6000 | inner),
+    ] {
+        put(entry, &value.to_le_bytes());
+    }
+    put(image_at, &image.bytes);
+    // The first page of the mapping.
+    put(0x4_2123, b"a file");
+    bytes
+}
+
+#[test]
+fn pages_of_files_are_those_of_the_task_whose_address_space_it_is() {
+    let mut image = Image::new(LAYOUTS[2]);
+    let linux = GuestLinux::find(&mut image).unwrap();
+    let task = linux.task(1, &mut image).unwrap().unwrap();
+    let space = |root: u64| AddressSpace::new(PagingMode::FourLevel, root);
+    let read = |root: u64, kpti: bool| {
+        let bytes = physical(&image, kpti);
+        // What the kernel itself has, as in a thread of its own.
+        let of_kernel = space(OTHER).access(Access::Supervisor);
+        let files = TaskFiles { kernel: &linux, space: of_kernel, task };
+        let paged = PagedMemory::<_, 4>::with_tlb(FlatMemory::new(&bytes), space(root));
+        let mut found = [0; 6];
+        let addr = VirtAddr::new(MAPPED + 0x123);
+        TaskMemory::new(paged, Some(files)).read(addr, &mut found).map(|()| found)
+    };
+    for kpti in [false, true] {
+        assert_eq!(read(ROOT, kpti), Ok(*b"a file"));
+        assert_eq!(read(OTHER, kpti), Err(ReadError::NotResident), "between two tasks");
+    }
+    assert_eq!(read(OF_USER, true), Ok(*b"a file"), "user code's table");
+    assert_eq!(read(OF_USER, false), Err(ReadError::NotResident), "that of another task");
 }
 
 #[test]

@@ -78,8 +78,10 @@ pub fn guest_saved(saved: &SavedRegisters) {
 fn guest_task(kernel: &GuestLinux, task: Task, saved: Option<SavedRegisters>, word: u64) {
     let vcpu = vcpu(&[word; 24]);
     let space = vcpu.kernel_address_spaces().0;
-    let files = Some(TaskFiles { kernel, space, task });
-    let mut memory = TaskMemory::<_, 16>::new(PagedMemory::with_tlb(Physical, space), files);
+    let files = TaskFiles { kernel, space, task };
+    seen(files.are_of(&vcpu.address_space(), &mut Physical));
+    let paged = PagedMemory::with_tlb(Physical, space);
+    let mut memory = TaskMemory::<_, 16>::new(paged, Some(files));
     let mut rows = GuestRows::<64>::new();
     let mut walker = GuestWalker::new(&mut rows, KernelFramePointers::new(), Empty, Empty);
     let mut stack = GuestStack::<32>::new();

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Holds the kernel's frames of `unwind guest` against those of the kernel's own unwinder at the same stops.
+"""Holds the stacks of `unwind guest` against those of others at the same stops: the kernel's frames against the kernel's
+own unwinder, those of user code against gdb and the chains of `load.c`.
 
-    ./beside_kernel.py --stops 1000 --kernel vmlinuz --init load --unwind unwind [--append OPTIONS] [--cpu MODEL]
+    ./beside_kernel.py --stops 1000 --kernel vmlinuz --unwind unwind [--append OPTIONS] [--cpu MODEL]
 
-`load.c`, linked statically, is the guest's first program. At each stop `unwind guest` reads the stacks, and a snapshot is
-taken. Then an NMI reaches the first vCPU, the kernel panics because nobody has asked for that, and prints the stack that
-the NMI has interrupted. The snapshot is loaded, and the guest runs on as if that had not been.
+The guest runs the programs of `programs.py`. At each stop `unwind guest` reads the stacks, and a snapshot is taken. Then an
+NMI reaches the first vCPU, the kernel panics because nobody has asked for that, and prints the stack that the NMI has
+interrupted and the registers that user code has left. From these gdb walks user code. The snapshot is loaded, and the
+guest runs on as if that had not been.
 """
 import argparse
 import collections
@@ -18,34 +20,45 @@ import sys
 import tempfile
 import time
 
+from programs import FILES, Programs, by_gdb, is_known_chain
 from qemu import Qmp, initrd
 
+# Which is not printed.
+EXPECTED = ["equal", "equal, and not called complete", "user code", "no user code", "known chain"]
 LINE = re.compile(r"^\[ *\d+\.\d+\] ?(.*)$", re.M)
 FRAME = re.compile(r"^ *([\w.]+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[\w+\])?$")
 TASK = re.compile(r"^CPU: 0 (?:UID: \d+ )?PID: (\d+) Comm: (.*?) (?:Not t|T)ainted")
+USER_RIP = re.compile(r"^RIP: 00([23])3:0x([0-9a-f]+)$")
+REGISTER = re.compile(r"\b(R[A-Z0-9]{2}): (?:002b:)?([0-9a-f]{16})")
 RIP = re.compile(r"^RIP: (00[0-9a-f]+):(?:([\w.]+)\+0x([0-9a-f]+)/|(\S+))")
 
 
 class Guest:
-    def __init__(self, arguments, folder):
+    def __init__(self, arguments, folder, programs):
         self.folder = folder
         with open(self.path("initrd"), "wb") as file:
-            file.write(initrd(arguments.init))
+            file.write(initrd(programs.files))
         open(self.path("console"), "w").close()
         snapshots = self.path("snapshots")
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", snapshots, "1M"], check=True)
-        ram = f"memory-backend-file,id=ram,size=256M,mem-path={self.path('ram')},share=on"
+        ram = f"memory-backend-file,id=ram,size=384M,mem-path={self.path('ram')},share=on"
         append = f"console=ttyS0 no_timer_check unknown_nmi_panic {arguments.append}"
         self.qemu = subprocess.Popen([
-            "qemu-system-x86_64", "-accel", "tcg", "-cpu", arguments.cpu, "-smp", "2", "-m", "256M",
+            "qemu-system-x86_64", "-accel", "tcg", "-cpu", arguments.cpu, "-smp", "2", "-m", "384M",
             "-machine", "q35,memory-backend=ram", "-object", ram, "-display", "none", "-nodefaults",
             "-kernel", arguments.kernel, "-initrd", self.path("initrd"), "-append", append,
             "-drive", f"if=none,id=snapshots,file={snapshots},format=qcow2",
             "-serial", f"file:{self.path('console')}", "-qmp", f"unix:{self.path('qmp')},server=on,wait=off",
             # One client a socket.
             "-qmp", f"unix:{self.path('qmp-unwind')},server=on,wait=off",
+            "-gdb", f"unix:{self.path('gdb')},server=on,wait=off",
         ], stdin=subprocess.DEVNULL)
-        self.wait_for("READY", 0, 300)
+        until = time.monotonic() + 300
+        while not all(f" {name}\n" in self.wait_for("TASK ", 0, 300) for name in FILES):
+            if time.monotonic() > until:
+                raise TimeoutError(f"not all programs have begun:\n{self.console(0)[-4000:]}")
+            time.sleep(0.1)
+        self.places = programs.mapped(self.console(0))
         self.qmp = Qmp(self.path("qmp"))
 
     def path(self, name):
@@ -61,7 +74,7 @@ class Guest:
 
     def wait_for(self, text, since, seconds):
         until = time.monotonic() + seconds
-        while text not in self.console(since):
+        while not re.search(text, self.console(since)):
             if time.monotonic() > until or self.qemu.poll() is not None:
                 raise TimeoutError(f"the guest has not printed {text!r}:\n{self.console(since)[-4000:]}")
             time.sleep(0.02)
@@ -77,10 +90,17 @@ class Guest:
         since = self.console_len()
         self.qmp.execute("inject-nmi")
         self.qmp.execute("cont")
-        text = self.wait_for("---[ end Kernel panic", since, 120)
+        # What comes after the stack.
+        text = self.wait_for(r"Kernel Offset:|---\[ end Kernel panic", since, 120)
         self.qmp.execute("stop")
         self.monitor("loadvm stop")
         return text
+
+    def by_gdb(self, process, registers):
+        """gdb's pcs of a process's user code from the registers; the vCPU stands as before afterwards."""
+        pcs = by_gdb(self.path("gdb"), self.places[process], registers)
+        self.monitor("loadvm stop")
+        return pcs
 
 
 def interrupted(text):
@@ -93,7 +113,7 @@ def interrupted(text):
     frames, pending = [], []
     for line in lines[registers[-1]:]:
         found = RIP.match(line)
-        if found and found[1] == "0033":
+        if found and found[1] in ("0033", "0023"):
             break
         if found:
             frames += pending
@@ -131,18 +151,66 @@ def compared(vcpu, text):
     return "not complete, equal as far as they go" if is_start else "not complete, and different", ours, theirs
 
 
+def user_registers(text):
+    """The registers that user code has left, by the kernel's print, and whether it is 64-bit code; None if there are none."""
+    lines = LINE.findall(text)
+    starts = [(number, found) for number, line in enumerate(lines) if (found := USER_RIP.match(line))]
+    if not starts:
+        return None
+    number, found = starts[-1]
+    registers = {"rip": int(found[2], 16)}
+    for line in lines[number + 1:number + 8]:
+        registers |= {name.lower().replace("r0", "r"): int(value, 16) for name, value in REGISTER.findall(line)}
+    return registers, found[1] == "3"
+
+
+def user_compared(guest, programs, vcpu, text):
+    """What the frames of user code are beside gdb's and the known chains, and both."""
+    user, theirs = vcpu if vcpu["privilege"] == "user" else vcpu["user"], user_registers(text)
+    if theirs is None:
+        return "no user code" if user is None else "the kernel has not printed its registers", user, theirs
+    if user is None:
+        return ("WRONG: none, and complete" if vcpu["end"]["complete"] else "none, and not called complete"), user, theirs
+    registers, is_wide = theirs
+    process, complete = vcpu["task"]["comm"], user["end"]["complete"]
+    ours = [int(frame["pc"], 16) for frame in user["frames"]]
+    if (ours[0], int(user["frames"][0]["sp"], 16)) != (registers["rip"], registers["rsp"]):
+        return "WRONG: other registers", user["frames"][0], registers
+    names = programs.names(process, guest.places[process], ours)
+    if complete and process != "python3" and not is_known_chain(names):
+        return "WRONG: complete, and no known chain", names, user["end"]
+    if not is_wide:
+        return ("known chain" if complete else "not complete"), names, user["end"]
+    chain = guest.by_gdb(process, registers)
+    if ours == chain:
+        return "equal" if complete else "equal, and not called complete", names, user["end"]
+    ours, theirs = [hex(pc) for pc in ours], [hex(pc) for pc in chain]
+    if complete:
+        return "WRONG: complete, and different", ours, theirs
+    return "not complete, equal as far as they go" if ours == theirs[:len(ours)] else "not complete, and different", ours, theirs
+
+
+def kind(vcpu):
+    """A stop's kind: who ran, and in which part."""
+    if vcpu["halted"]:
+        return "idle"
+    if vcpu["privilege"] == "user":
+        return f"{vcpu['task']['comm']}, user code"
+    return f"{vcpu['task']['comm']}, kernel" if vcpu["user"] else "kernel alone"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stops", type=int, default=100)
     parser.add_argument("--kernel", required=True)
-    parser.add_argument("--init", required=True)
     parser.add_argument("--unwind", required=True)
     parser.add_argument("--append", default="pti=on")
     parser.add_argument("--cpu", default="max")
     arguments = parser.parse_args()
-    count, tasks, shown = collections.Counter(), collections.Counter(), []
+    kernel, user, tasks, kinds, complete = (collections.Counter() for _ in range(5))
     with tempfile.TemporaryDirectory() as folder:
-        guest = Guest(arguments, folder)
+        programs = Programs(folder)
+        guest = Guest(arguments, folder, programs)
         try:
             for _ in range(arguments.stops):
                 time.sleep(random.uniform(0, 0.2))
@@ -150,26 +218,29 @@ def main():
                 command = [arguments.unwind, "guest", "--qmp", guest.path("qmp-unwind"), "--json"]
                 report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
                 text = guest.kernels_own()
-                guest.qmp.execute("cont")
                 vcpu = report["vcpus"][0]
-                what, ours, theirs = compared(vcpu, text)
-                count[what] += 1
-                if what not in ("equal", "user code"):
-                    shown.append((what, ours, theirs, vcpu["end"]))
                 task, own = vcpu["task"], [found for found in map(TASK.match, LINE.findall(text)) if found][0]
                 is_task = task is not None and (str(task["tid"]), task["comm"]) == own.groups()
                 tasks["equal" if is_task else f"WRONG: {task}, {own[0]}"] += 1
+                parts = [(kernel, compared(vcpu, text))]
+                if is_task:
+                    parts.append((user, user_compared(guest, programs, vcpu, text)))
+                guest.qmp.execute("cont")
+                for count, (what, ours, theirs) in parts:
+                    count[what] += 1
+                    if what not in EXPECTED:
+                        print(f"{what}: {kind(vcpu)}, {vcpu['end']}\n  ours   {ours}\n  theirs {theirs}", flush=True)
+                kinds[kind(vcpu)] += 1
+                complete[kind(vcpu)] += vcpu["end"]["complete"] and (not vcpu["user"] or vcpu["user"]["end"]["complete"])
         finally:
             guest.qemu.kill()
             guest.qemu.wait()
-    for what, number in count.most_common():
-        print(f"{number:6} {what}")
-    for what, number in tasks.most_common():
-        print(f"{number:6} task: {what}")
-    # What is equal and was not called complete is most of them, and comes last.
-    for what, ours, theirs, end in sorted(shown, key=lambda stop: stop[0].startswith("equal"))[:20]:
-        print(f"{what}: {end}\n  ours   {ours}\n  theirs {theirs}")
-    sys.exit(any(what.startswith("WRONG") for what in [*count, *tasks]))
+    for part, count in [("kernel", kernel), ("user code", user), ("task", tasks)]:
+        for what, number in count.most_common():
+            print(f"{number:6} {part}: {what}")
+    for what, number in kinds.most_common():
+        print(f"{number:6} {what}: {complete[what]} complete")
+    sys.exit(any(what.startswith("WRONG") for what in [*kernel, *user, *tasks]))
 
 
 main()

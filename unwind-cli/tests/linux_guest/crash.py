@@ -60,9 +60,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = lambda name: os.path.join(folder, name)
         with open(path("crashed"), "wb") as file:
-            file.write(initrd(arguments.init, unwind=arguments.unwind, **libraries(arguments.unwind)))
+            file.write(initrd({"init": arguments.init, "unwind": arguments.unwind, **libraries(arguments.unwind)}))
         with open(path("initrd"), "wb") as file:
-            file.write(initrd(arguments.init, kernel=arguments.kernel, crashed=path("crashed")))
+            file.write(initrd({"init": arguments.init, "kernel": arguments.kernel, "crashed": path("crashed")}))
         append = f"console=ttyS0 no_timer_check crashkernel=256M {arguments.append}"
         command = [
             "qemu-system-x86_64", "-accel", "tcg", "-cpu", arguments.cpu, "-smp", "2", "-m", "768M", "-no-reboot",

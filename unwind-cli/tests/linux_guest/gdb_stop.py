@@ -15,12 +15,13 @@ def register(name):
 
 
 def chain():
-    """The pcs of gdb's frames, innermost first."""
+    """The pcs of gdb's frames, innermost first, one for a function and what is inlined in it."""
     pcs = []
     try:
         frame = gdb.newest_frame()
         while frame is not None and len(pcs) < 100:
-            pcs.append(frame.pc())
+            if frame.type() != gdb.INLINE_FRAME:
+                pcs.append(frame.pc())
             frame = frame.older()
     except gdb.error:
         pass

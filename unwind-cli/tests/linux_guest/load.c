@@ -1,6 +1,6 @@
-/* The first program of a guest: chains of functions that are known, without frame pointers, in user
- * code, system calls, page faults and new processes, on two CPUs. Each process prints its number and name, the first one
- * READY when it begins. */
+/* A guest's load: chains of functions that are known, without frame pointers, in user code, system calls,
+ * page faults and new processes, on two CPUs. Each process prints its number and name, and what it has
+ * mapped. The guest's first program starts the others that there are, and prints READY. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,22 +83,37 @@ APART void work(void)
 {
 	char name[17] = "";
 	prctl(PR_GET_NAME, name);
+	FILE *maps = fopen("/proc/self/maps", "r");
+	for (char line[512]; maps && fgets(line, sizeof line, maps);)
+		printf("MAP %s: %s", name, line);
 	printf("TASK %d %s\n", getpid(), name);
 	fflush(stdout);
 	for (unsigned n = 0;; n++)
 		outer(n % 5);
 }
 
+static void start(char *path, char *script)
+{
+	char *arguments[] = { path, "-IS", script, 0 }, *nothing[] = { 0 };
+	if (!access(path, X_OK) && !fork())
+		_exit(execve(path, arguments, nothing));
+}
+
 int main(void)
 {
-	mkdir("/dev", 0755);
-	mount("devtmpfs", "/dev", "devtmpfs", 0, 0);
-	zero = open("/dev/zero", O_RDONLY);
-	if (!fork()) {
-		prctl(PR_SET_NAME, "child; of init");
-		work();
+	if (getpid() == 1) {
+		mkdir("/dev", 0755);
+		mount("devtmpfs", "/dev", "devtmpfs", 0, 0);
+		mkdir("/proc", 0755);
+		mount("proc", "/proc", "proc", 0, 0);
+		start("/load-dynamic", 0);
+		start("/load-32", 0);
+		start("/usr/bin/python3", "/load.py");
+		if (!fork())
+			prctl(PR_SET_NAME, "child; of init");
+		else
+			puts("READY");
 	}
-	puts("READY");
-	fflush(stdout);
+	zero = open("/dev/zero", O_RDONLY);
 	work();
 }

@@ -30,14 +30,17 @@ class Qmp:
                 return answer["return"]
 
 
-def initrd(program, **others):
-    """A cpio archive with the program as /init, and other files by their names."""
-    entries = []
-    for name, path in {"init": program, **others}.items():
+def initrd(files):
+    """A cpio archive of the files, which are paths here by their names in the guest; the folders are made."""
+    entries = {}
+    for name, path in files.items():
+        parts = name.split("/")
+        for end in range(1, len(parts)):
+            entries["/".join(parts[:end])] = (0o040755, b"")
         with open(path, "rb") as file:
-            entries.append((name, 0o100755, file.read()))
+            entries[name] = (0o100755, file.read())
     archive = b""
-    for name, mode, content in [*entries, ("TRAILER!!!", 0, b"")]:
+    for name, (mode, content) in [*entries.items(), ("TRAILER!!!", (0, b""))]:
         fields = [1, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0]
         head = b"070701" + b"".join(b"%08x" % field for field in fields)
         for part in (head + name.encode() + b"\0", content):

@@ -66,7 +66,7 @@ class Guest:
         self.scratch = scratch
         image = os.path.join(scratch, "initrd")
         with open(image, "wb") as file:
-            file.write(initrd(program))
+            file.write(initrd({"init": program}))
         self.memory = os.path.join(scratch, "memory")
         append = f"console=ttyS0 quiet panic=-1 nokaslr pti={args.pti} rdinit=/init"
         command = [

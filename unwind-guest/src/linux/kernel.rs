@@ -10,7 +10,7 @@ use crate::linux::error::LinuxError;
 use crate::linux::image::{self, Shape};
 use crate::linux::kallsyms::Kallsyms;
 use crate::linux::module::{ModuleLayout, ModuleList, ModuleOrc, ModuleSymbols};
-use crate::linux::page_cache::{PageCacheLayout, page_of};
+use crate::linux::page_cache::{MappingTree, PageCacheLayout, page_of};
 use crate::linux::symbol::Symbol;
 use crate::linux::task::{Task, TaskLayout, TaskPlaces};
 use crate::linux::window::{Window, read};
@@ -230,7 +230,7 @@ impl GuestLinux {
 
     /// Where the page is that an access of a task to this address would bring, if the kernel has it in memory: of a
     /// file that is mapped there. It takes the table's entry for the address to be empty: what has been there once, and
-    /// is not now, is not what the file has. Linux 6.1 and later; `None` where it is not known.
+    /// is not now, is not what the file has. Linux 5.10 and later; `None` where it is not known.
     ///
     /// # Errors
     ///
@@ -263,33 +263,44 @@ fn page_cache_layout<M: Memory>(
     mem: &mut M,
 ) -> Result<Option<PageCacheLayout>, LinuxError> {
     let of = |structure, member| Member { structure, member };
-    let [mm, tree, named_tree, root, place, file, mapping, tree_of_pages, head, shift, slots] = btf
-        .offsets_of(
-            [
-                of("task_struct", "mm"),
-                // In a structure without a name that is the first thing there.
-                of("", "mm_mt"),
-                of("mm_struct", "mm_mt"),
-                of("maple_tree", "ma_root"),
-                of("vm_area_struct", "vm_pgoff"),
-                of("vm_area_struct", "vm_file"),
-                of("file", "f_mapping"),
-                of("address_space", "i_pages"),
-                of("xarray", "xa_head"),
-                of("xa_node", "shift"),
-                of("xa_node", "slots"),
-            ],
-            mem,
-        )?;
+    // In a structure without a name that is the first thing there, or not.
+    let unnamed = "";
+    let [mm, tree, named_tree, maple, old_tree, old_named_tree, node] = btf.offsets_of(
+        [
+            of("task_struct", "mm"),
+            of(unnamed, "mm_mt"),
+            of("mm_struct", "mm_mt"),
+            of("maple_tree", "ma_root"),
+            of(unnamed, "mm_rb"),
+            of("mm_struct", "mm_rb"),
+            of("vm_area_struct", "vm_rb"),
+        ],
+        mem,
+    )?;
+    let [place, file, mapping, pages_at, head, shift, slots] = btf.offsets_of(
+        [
+            of("vm_area_struct", "vm_pgoff"),
+            of("vm_area_struct", "vm_file"),
+            of("file", "f_mapping"),
+            of("address_space", "i_pages"),
+            of("xarray", "xa_head"),
+            of("xa_node", "shift"),
+            of("xa_node", "slots"),
+        ],
+        mem,
+    )?;
+    let maple = || Some(MappingTree::Maple(named_tree.or(tree)?.checked_add(maple?)?));
+    let red_black =
+        || Some(MappingTree::RedBlack { root: old_named_tree.or(old_tree)?, node: node? });
     let layout = || {
         Some(PageCacheLayout {
             pages,
             mm: mm?,
-            tree_root: named_tree.or(tree)?.checked_add(root?)?,
+            mappings: maple().or_else(red_black)?,
             place: place?,
             file: file?,
             mapping: mapping?,
-            head: tree_of_pages?.checked_add(head?)?,
+            head: pages_at?.checked_add(head?)?,
             shift: shift?,
             slots: slots?,
         })

@@ -9,18 +9,22 @@ use crate::linux::window::{read, read_u64};
 /// How deep the trees of mappings and of pages may be.
 const DEPTH_LIMIT: u32 = 16;
 
+/// A red-black tree of all mappings that a task may have is as deep at most.
+const BINARY_DEPTH_LIMIT: u32 = 40;
+
 const PAGE: u64 = 4096;
-/// The size of what the kernel keeps of a page.
+/// The size of what the kernel keeps of a page, and where that has the page's place in its file.
 const PAGE_STRUCT: u64 = 64;
+const PAGE_INDEX: u32 = 32;
 
 /// Where the kernel's structures have the mappings of a task and the pages of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageCacheLayout {
     /// The variable that has where the array of all pages begins.
     pub(crate) pages: u64,
-    /// Of a task, its address space; of that, the root of the tree of mappings.
+    /// Of a task, its address space; of that, the tree of mappings.
     pub(crate) mm: u32,
-    pub(crate) tree_root: u32,
+    pub(crate) mappings: MappingTree,
     /// Of a mapping, which place in which file.
     pub(crate) place: u32,
     pub(crate) file: u32,
@@ -30,6 +34,15 @@ pub(crate) struct PageCacheLayout {
     /// Of a node of that tree.
     pub(crate) shift: u32,
     pub(crate) slots: u32,
+}
+
+/// Where an address space has the tree of its mappings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MappingTree {
+    /// A maple tree: its root. Since Linux 6.1.
+    Maple(u32),
+    /// A red-black tree: its root, and of a mapping its node. Before that.
+    RedBlack { root: u32, node: u32 },
 }
 
 impl PageCacheLayout {
@@ -42,8 +55,7 @@ impl PageCacheLayout {
         mem: &mut M,
     ) -> Result<Option<PhysAddr>, LinuxError> {
         let space = read_u64(mem, field(task, self.mm))?;
-        let root = read_u64(mem, field(space, self.tree_root))?;
-        let Some(mapping) = find_mapping(root, addr, mem)? else { return Ok(None) };
+        let Some(mapping) = self.mappings.find(space, addr, mem)? else { return Ok(None) };
         // The first two words of each.
         let (start, end) = (read_u64(mem, mapping)?, read_u64(mem, mapping.wrapping_add(8))?);
         let file = read_u64(mem, field(mapping, self.file))?;
@@ -53,7 +65,15 @@ impl PageCacheLayout {
         let place = read_u64(mem, field(mapping, self.place))?;
         let index = (addr.wrapping_sub(start) / PAGE).wrapping_add(place);
         let pages = read_u64(mem, field(file, self.mapping))?;
-        let Some(page) = self.page(field(pages, self.head), index, mem)? else { return Ok(None) };
+        let found = self.page(field(pages, self.head), index, mem)?;
+        let Some((first, after)) = found else { return Ok(None) };
+        // Before 6.1 each page of a piece may stand for the first one.
+        if let MappingTree::RedBlack { .. } = self.mappings
+            && read_u64(mem, field(first, PAGE_INDEX))?.wrapping_add(after) != index
+        {
+            return Ok(None);
+        }
+        let page = first.wrapping_add(after.wrapping_mul(PAGE_STRUCT));
         let array = read_u64(mem, self.pages)?;
         let Some(at) = page.checked_sub(array).filter(|at| at % PAGE_STRUCT == 0) else {
             return Ok(None);
@@ -61,20 +81,21 @@ impl PageCacheLayout {
         Ok(Some(PhysAddr::new((at / PAGE_STRUCT).wrapping_mul(PAGE))))
     }
 
-    /// What the kernel keeps of a page of a file, by the tree of these (`xarray`).
+    /// What the kernel keeps of a page of a file, by the tree of these (`xarray`): where that is for the first page of
+    /// the same piece, and how many pages follow before this one.
     fn page<M: Memory>(
         &self,
         head: u64,
         index: u64,
         mem: &mut M,
-    ) -> Result<Option<u64>, LinuxError> {
+    ) -> Result<Option<(u64, u64)>, LinuxError> {
         const SLOTS: u64 = 64;
         let mut entry = read_u64(mem, head)?;
         let mut is_root = true;
         for _ in 0..DEPTH_LIMIT {
             if !is_node(entry) {
                 // Only the first page is there without a node.
-                return Ok((is_root && index == 0 && is_pointer(entry)).then_some(entry));
+                return Ok((is_root && index == 0 && is_pointer(entry)).then_some((entry, 0)));
             }
             let node = entry.wrapping_sub(2);
             let mut shift = [0];
@@ -102,15 +123,54 @@ impl PageCacheLayout {
             }
             let in_node = index & !u64::MAX.checked_shl(shift.saturating_add(6)).unwrap_or(0);
             let first = slot.checked_shl(shift).unwrap_or(0);
-            let after = in_node.wrapping_sub(first);
-            return Ok(Some(entry.wrapping_add(after.wrapping_mul(PAGE_STRUCT))));
+            return Ok(Some((entry, in_node.wrapping_sub(first))));
         }
         Ok(None)
     }
 }
 
-/// The mapping at an address or the next one, by the tree of these (a maple tree, since Linux 6.1).
-fn find_mapping<M: Memory>(root: u64, addr: u64, mem: &mut M) -> Result<Option<u64>, LinuxError> {
+impl MappingTree {
+    /// The mapping at an address or another one; `None` if there is none at that.
+    fn find<M: Memory>(
+        &self,
+        space: u64,
+        addr: u64,
+        mem: &mut M,
+    ) -> Result<Option<u64>, LinuxError> {
+        match *self {
+            Self::Maple(root) => find_in_maple(read_u64(mem, field(space, root))?, addr, mem),
+            Self::RedBlack { root, node } => {
+                find_in_red_black(read_u64(mem, field(space, root))?, node, addr, mem)
+            }
+        }
+    }
+}
+
+/// By a red-black tree whose nodes have their right and left one after a word of their own.
+fn find_in_red_black<M: Memory>(
+    root: u64,
+    node_at: u32,
+    addr: u64,
+    mem: &mut M,
+) -> Result<Option<u64>, LinuxError> {
+    let mut node = root;
+    for _ in 0..BINARY_DEPTH_LIMIT {
+        if node == 0 {
+            break;
+        }
+        let mapping = node.wrapping_sub(field(0, node_at));
+        let (start, end) = (read_u64(mem, mapping)?, read_u64(mem, field(mapping, 8))?);
+        if (start..end).contains(&addr) {
+            return Ok(Some(mapping));
+        }
+        let (right, left) = (8, 16);
+        node = read_u64(mem, field(node, if addr < start { left } else { right }))?;
+    }
+    Ok(None)
+}
+
+/// The mapping at an address or the next one, by a maple tree.
+fn find_in_maple<M: Memory>(root: u64, addr: u64, mem: &mut M) -> Result<Option<u64>, LinuxError> {
     /// Pivots and slots: 15 and 16 or, with gaps, 9 and 10.
     const LEAF: u64 = 1;
     const RANGES: u64 = 2;

@@ -84,6 +84,16 @@ pub(crate) struct Image {
 impl Memory for Image {
     fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         self.reads += 1;
+        // What it keeps of pages of files: which these are.
+        if let Some(offset) = addr.get().checked_sub(PAGE_ARRAY).filter(|offset| *offset < 1 << 20)
+        {
+            let (page, at) = (offset / 64, offset % 64);
+            let indices = [(0x42, 2), (0x100, 68), (0x77, 72)];
+            let index = indices.into_iter().find(|(number, _)| *number == page);
+            let (_, index) = index.filter(|_| at == 32).ok_or(ReadError::NotResident)?;
+            buf.copy_from_slice(&u64::to_le_bytes(index));
+            return Ok(());
+        }
         SliceMemory::new(VirtAddr::new(START), &self.bytes).read(addr, buf)
     }
 }
@@ -93,12 +103,12 @@ impl Image {
         let mut image = Self { bytes: vec![0; TABLES], reads: 0 };
         image.add_symbols(layout);
         image.align(4);
-        image.add_btf();
+        image.add_btf(layout);
         let data = usize::try_from(DATA - START).unwrap();
         assert!(image.bytes.len() < data);
         image.bytes.resize(data + 0x2000, 0);
         image.add_data(layout);
-        image.add_file();
+        image.add_file(layout);
         image
     }
 
@@ -175,7 +185,11 @@ impl Image {
         }
     }
 
-    fn add_btf(&mut self) {
+    fn add_btf(&mut self, layout: Layout) {
+        let (tree, node) = match layout {
+            Layout::Before => ("mm_rb", "vm_rb"),
+            _ => ("mm_mt", "vm_next"),
+        };
         let mut strings = vec![0];
         let mut types: Vec<u32> = Vec::new();
         let mut name = |text: &str| {
@@ -219,9 +233,9 @@ impl Image {
             ("mod_arch_specific", &[("num_orcs", 0), ("orc_unwind_ip", 64), ("orc_unwind", 128)]),
             // What has one member alone is a type of an entry.
             ("", &[("pgd", 0)]),
-            ("", &[("mm_mt", 0x40 * 8), ("pgd", 0x50 * 8)]),
+            ("", &[(tree, 0x40 * 8), ("pgd", 0x50 * 8)]),
             ("maple_tree", &[("ma_root", 8 * 8)]),
-            ("vm_area_struct", &[("vm_pgoff", 0x30 * 8), ("vm_file", 0x38 * 8)]),
+            ("vm_area_struct", &[(node, 0x18 * 8), ("vm_pgoff", 0x30 * 8), ("vm_file", 0x38 * 8)]),
             ("file", &[("f_mapping", 0x10 * 8)]),
             ("address_space", &[("i_pages", 8 * 8)]),
             ("xarray", &[("xa_head", 8 * 8)]),
@@ -276,16 +290,23 @@ impl Image {
         self.write(names, &[u64::from_le_bytes(*b"\0up\0go\0x")]);
     }
 
-    fn add_file(&mut self) {
+    fn add_file(&mut self, layout: Layout) {
         self.write(PAGES, &[PAGE_ARRAY]);
         self.write(TASK + 0x38, &[SPACE]);
         self.write(SPACE + 0x50, &[PAGE_TABLE]);
         self.write(TASK + 0x48, &[STACK]);
-        // A leaf of which the second of two ranges is the mapping.
-        self.write(SPACE + 0x48, &[TREE | 1 << 3 | 2]);
         let end = MAPPED + 80 * 0x1000;
-        self.write(TREE, &[0, MAPPED - 1, end - 1, 0]);
-        self.write(TREE + 16 * 8, &[0, MAPPING]);
+        if layout == Layout::Before {
+            // A mapping above it, whose left one has it on the right.
+            self.write(SPACE + 0x40, &[TREE + 0x18]);
+            self.write(TREE, &[end, end + 0x1000, 0, 1, 0, TREE + 0x58]);
+            self.write(TREE + 0x40, &[0x1000, 0x2000, 0, 1, MAPPING + 0x18, 0]);
+        } else {
+            // A leaf of which the second of two ranges is the mapping.
+            self.write(SPACE + 0x48, &[TREE | 1 << 3 | 2]);
+            self.write(TREE, &[0, MAPPED - 1, end - 1, 0]);
+            self.write(TREE + 16 * 8, &[0, MAPPING]);
+        }
         self.write(MAPPING, &[MAPPED, end]);
         self.write(MAPPING + 0x30, &[2, FILE]);
         self.write(FILE + 0x10, &[PAGES_OF_FILE]);
@@ -296,6 +317,10 @@ impl Image {
         self.write(upper + 0x28, &[lower | 2, (lower + 0x400) | 2]);
         // Two nodes below, of which each has its first pages.
         self.write(lower + 0x28 + 2 * 8, &[page(0x42)]);
+        if layout == Layout::Before {
+            // The next page of a large one: that stands here, too.
+            self.write(lower + 0x28 + 3 * 8, &[page(0x42)]);
+        }
         let first = 4 << 2 | 2;
         self.write(lower + 0x428 + 4 * 8, &[page(0x100), first, first, first, page(0x77)]);
     }

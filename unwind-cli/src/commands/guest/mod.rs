@@ -135,7 +135,7 @@ user code that has entered it follows. Of a 64-bit Linux kernel all that is need
 found in the guest: where it is, its symbols, its ORC tables, its modules, the thread
 that runs, and the programs and libraries by the ELF headers of their code, their
 .sframe or .eh_frame and dynamic symbols, in the pages that the thread has mapped or,
-since Linux 6.1, that the kernel keeps of their files. What of it is not in memory ends
+since Linux 5.10, that the kernel keeps of their files. What of it is not in memory ends
 the stack, with that reason. The kernel needs kallsyms and, for threads, modules and
 files, CONFIG_KALLSYMS_ALL and BTF, as distributions have them.
 

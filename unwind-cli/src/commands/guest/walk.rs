@@ -21,7 +21,8 @@ use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, UnrecordedPushes,
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::linux::{FoundName, Linux};
-use crate::commands::guest::programs::{ProgramKeys, ProgramRows, Programs};
+use crate::commands::guest::programs::Programs;
+use crate::commands::guest::programs::rows::{ProgramKeys, ProgramRows};
 use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::VcpuState;
 use crate::commands::guest::sysroot::Sysroot;
@@ -168,9 +169,11 @@ impl<'f> GuestWalks<'f> {
         let found = self.linux.kernel();
         let files = kernel.zip(task).zip(found.as_deref());
         let files = files.map(|((space, task), kernel)| TaskFiles { kernel, space, task });
+        // Otherwise its user code is the next task's.
+        let is_own = files.is_none_or(|files| vcpu.is_user() || files.are_of(&space, ram));
         let mut memory = StackMemory::new(PagedMemory::with_tlb(&mut *ram, space), files);
         self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
-        let comm = task.as_ref().map(Task::comm);
+        let comm = task.as_ref().filter(|_| is_own).map(Task::comm);
         let mut stack = self.walk_parts((vcpu, saved, comm), &tables, &mut memory);
         stack.task = task;
         let of_user = if vcpu.is_user() { Some(&mut stack.part) } else { stack.user.as_mut() };
