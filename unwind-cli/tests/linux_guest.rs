@@ -85,7 +85,7 @@ impl Guest {
         let qemu = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let guest = Self { qemu, directory, kernel: kernel.into(), program };
         let begun = Instant::now();
-        while !guest.console().contains("READY") {
+        while !guest.console().contains("READY") || guest.tasks().len() < 2 {
             assert!(begun.elapsed() < Duration::from_secs(300), "{}", guest.console());
             sleep(Duration::from_millis(100));
         }
@@ -228,12 +228,14 @@ fn a_dump_and_a_stub_have_the_same_stacks(guest: &Guest) {
 }
 
 /// Records the guest, and holds what is read of the recording against what the guest executes.
-fn check_recording(guest: &Guest) {
+fn check_recording(guest: &Guest, symbols: &[&Path]) {
     let (qmp, file) = (guest.directory.join("qmp"), guest.directory.join("perf.data"));
     let (qmp, file) = (qmp.to_str().unwrap(), file.to_str().unwrap());
     let how =
         ["record", "--guest", "--qmp", qmp, "--duration", "3", "-F", "10", "--json", "-o", file];
-    let ledger: Value = serde_json::from_slice(&support::run(how).stdout).unwrap();
+    let symbols = symbols.iter().flat_map(|file| ["--symbols", file.to_str().unwrap()]);
+    let output = support::run(how.into_iter().chain(symbols));
+    let ledger: Value = serde_json::from_slice(&output.stdout).unwrap();
     let number = |name: &str| ledger[name].as_u64().unwrap();
     let incomplete = ledger["incomplete"].as_object().unwrap().values();
     let incomplete: u64 = incomplete.map(|count| count.as_u64().unwrap()).sum();
@@ -322,6 +324,7 @@ fn a_stock_kernels_stack_leads_to_the_user_code_that_has_entered_it() {
     let files = [&ram, &guest.kernel, &guest.program].map(|path| path.to_str().unwrap());
     let [ram, kernel, program] = files;
     check(&guest, &["--mem", ram, "--symbols", kernel, "--symbols", program]);
-    check_recording(&guest);
+    check_recording(&guest, &[]);
+    check_recording(&guest, &[&guest.kernel, &guest.program]);
     a_dump_and_a_stub_have_the_same_stacks(&guest);
 }

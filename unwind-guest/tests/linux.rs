@@ -7,6 +7,7 @@ mod kernel;
 use unwind_core::{Memory as _, ReadError, Registers as _, VirtAddr};
 use unwind_guest::linux::{GuestLinux, LinuxError, Program, TaskFiles, TaskMemory, cpu_number};
 use unwind_guest::paging::{Access, AddressSpace, FlatMemory, PagedMemory, PagingMode};
+use unwind_guest::{Segment, VcpuRegisters};
 
 use kernel::{DATA, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, START, STEP, SYMBOLS, symbol};
 
@@ -150,6 +151,38 @@ fn pages_of_files_are_those_of_the_task_whose_address_space_it_is() {
     }
     assert_eq!(read(OF_USER, true), Ok(*b"a file"), "user code's table");
     assert_eq!(read(OF_USER, false), Err(ReadError::NotResident), "that of another task");
+}
+
+#[test]
+fn a_stack_is_read_by_the_page_tables_of_its_own_task() {
+    let mut image = Image::new(LAYOUTS[2]);
+    let linux = GuestLinux::find(&mut image).unwrap();
+    let task = linux.task(1, &mut image).unwrap().unwrap();
+    // As the CPU saves them: rip, cs, rflags, rsp, ss.
+    image.write(kernel::STACK_END - 5 * 8, &[0x40_1000, 0x33, 0x202, 0x7fff_0000, 0x2b]);
+    let bytes = physical(&image, false);
+    let of_kernel = AddressSpace::new(PagingMode::FourLevel, OTHER).access(Access::Supervisor);
+    let root = |cr3: u64, sp: u64, dpl: u8| {
+        let ss = Segment { dpl, ..Segment::default() };
+        let mut vcpu = VcpuRegisters {
+            cr0: 1 << 31 | 1,
+            cr3,
+            cr4: 1 << 5,
+            efer: 0x500,
+            ss,
+            ..VcpuRegisters::default()
+        };
+        vcpu.general[7] = sp;
+        let mut memory = PagedMemory::<_, 4>::with_tlb(FlatMemory::new(&bytes), of_kernel);
+        let own = linux.registers_for_stack(&task, &vcpu, &mut memory).unwrap();
+        assert_eq!(VcpuRegisters { cr3, ..own }, vcpu);
+        own.cr3
+    };
+    let below = kernel::STACK + 0x1000;
+    assert_eq!(root(OTHER, below, 0), ROOT, "the stack is still the former task's");
+    assert_eq!(root(OTHER, kernel::STACK - 8, 0), OTHER, "it is the next one's");
+    assert_eq!(root(ROOT | 0x18, below, 0), ROOT | 0x18);
+    assert_eq!(root(OTHER, below, 3), OTHER, "user code");
 }
 
 #[test]

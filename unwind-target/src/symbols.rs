@@ -46,6 +46,8 @@ pub struct Function {
     pub(crate) mangled: Option<Untrusted>,
     /// Its first link-time address.
     pub start: u64,
+    /// Past its last byte.
+    pub end: u64,
 }
 
 /// One of the names that a function has in its file.
@@ -209,7 +211,7 @@ fn function_of(file: &ElfFile, symbol: &Symbol, limit: u64) -> Option<Function> 
         Some(demangled) => (demangled.into(), Some(name)),
         None => (name, None),
     };
-    Some(Function { name, mangled, start: symbol.start })
+    Some(Function { name, mangled, start: symbol.start, end: symbol.end })
 }
 
 /// The file with what was stripped off another, where distributions put it.

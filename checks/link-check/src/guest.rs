@@ -79,7 +79,10 @@ fn guest_task(kernel: &GuestLinux, task: Task, saved: Option<SavedRegisters>, wo
     let vcpu = vcpu(&[word; 24]);
     let space = vcpu.kernel_address_spaces().0;
     let files = TaskFiles { kernel, space, task };
-    seen(files.are_of(&vcpu.address_space(), &mut Physical));
+    let mut of_kernel = PagedMemory::<_, 1>::with_tlb(Physical, space);
+    seen(kernel.registers_for_stack(&task, &vcpu, &mut of_kernel));
+    seen(kernel.with_page_table_of(&task, &vcpu, &mut of_kernel));
+    seen(kernel.is_space_of(&task, &space, &mut of_kernel));
     let paged = PagedMemory::with_tlb(Physical, space);
     let mut memory = TaskMemory::<_, 16>::new(paged, Some(files));
     let mut rows = GuestRows::<64>::new();

@@ -229,7 +229,8 @@ def main():
                 for count, (what, ours, theirs) in parts:
                     count[what] += 1
                     if what not in EXPECTED:
-                        print(f"{what}: {kind(vcpu)}, {vcpu['end']}\n  ours   {ours}\n  theirs {theirs}", flush=True)
+                        ends = [part["end"]["text"] for part in (vcpu, vcpu["user"]) if part]
+                        print(f"{what}: {kind(vcpu)}, {ends}\n  ours   {ours}\n  theirs {theirs}", flush=True)
                 kinds[kind(vcpu)] += 1
                 complete[kind(vcpu)] += vcpu["end"]["complete"] and (not vcpu["user"] or vcpu["user"]["end"]["complete"])
         finally:

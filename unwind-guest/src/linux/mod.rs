@@ -20,7 +20,7 @@
 //! | symbols by their table's shape | [`SYMBOLS_LIMIT`] symbols, in that image |
 //! | a symbol by its address | 20 reads of an address, then 255 names |
 //! | members of structures | [`BTF_LIMIT`] bytes, each read once or twice |
-//! | a page of a file | 16 levels of each of two trees |
+//! | a page of a file | 40 levels of a tree of mappings, 16 of one of pages |
 //! | modules | [`MODULES_LIMIT`], of [`MODULE_SYMBOLS_LIMIT`] symbols each |
 //! | the header of a program | [`PROGRAM_PAGES`] pages below the code, then [`HEADERS_LIMIT`] headers |
 
@@ -37,6 +37,7 @@ mod program_symbols;
 mod symbol;
 mod task;
 mod task_memory;
+mod task_space;
 mod window;
 
 pub use btf::{BTF_LIMIT, Btf, Member};

@@ -68,10 +68,11 @@ impl PageCacheLayout {
         let found = self.page(field(pages, self.head), index, mem)?;
         let Some((first, after)) = found else { return Ok(None) };
         // Before 6.1 each page of a piece may stand for the first one.
-        if let MappingTree::RedBlack { .. } = self.mappings
-            && read_u64(mem, field(first, PAGE_INDEX))?.wrapping_add(after) != index
-        {
-            return Ok(None);
+        if matches!(self.mappings, MappingTree::RedBlack { .. }) {
+            let place = read_u64(mem, field(first, PAGE_INDEX))?;
+            if place.wrapping_add(after) != index {
+                return Ok(None);
+            }
         }
         let page = first.wrapping_add(after.wrapping_mul(PAGE_STRUCT));
         let array = read_u64(mem, self.pages)?;

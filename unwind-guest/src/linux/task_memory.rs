@@ -1,7 +1,7 @@
 //! The memory of a task, with the pages of files that it has mapped and not touched.
 
 use unwind_core::{Memory, ReadError, VirtAddr};
-use unwind_x86::paging::{Access, AddressSpace, Fault, PagedMemory, PhysAddr, PhysicalMemory};
+use unwind_x86::paging::{AddressSpace, Fault, PagedMemory, PhysAddr, PhysicalMemory};
 
 use crate::linux::kernel::GuestLinux;
 use crate::linux::page_cache::page_of;
@@ -12,9 +12,6 @@ use crate::parts::VcpuMemory;
 const KNOWN: usize = 64;
 
 const PAGE: u64 = 4096;
-
-/// Under KPTI, user code has the second one of two tables, which lacks most of the kernel.
-const OF_USER: u64 = 1 << 12;
 
 /// A task, and its kernel, which keeps the pages of files.
 #[derive(Clone, Copy, Debug)]
@@ -28,29 +25,12 @@ pub struct TaskFiles<'k> {
     pub task: Task,
 }
 
-impl TaskFiles<'_> {
-    /// Whether an address space is the task's. For some instructions in which a kernel switches tasks it has the next
-    /// one's address space and the former one's task, and a thread of the kernel borrows the address space of a task.
-    pub fn are_of<P: PhysicalMemory>(&self, space: &AddressSpace, phys: &mut P) -> bool {
-        let mut memory = PagedMemory::<_, 1>::with_tlb(&mut *phys, self.space);
-        let Ok(Some(root)) = self.kernel.page_table_of(&self.task, &mut memory) else {
-            return false;
-        };
-        let Ok(page) = self.space.translate(phys, root) else { return false };
-        let (own, found) = (page.locate(root).get(), space.root().get());
-        let mut in_table = || {
-            let space = space.access(Access::Supervisor);
-            self.kernel.is_in(&mut PagedMemory::<_, 1>::with_tlb(&mut *phys, space))
-        };
-        found == own || found == own | OF_USER && own & OF_USER == 0 && !in_table()
-    }
-}
-
 /// The memory of a vCPU's task as the task itself would read it.
 ///
 /// A program's tables are in pages that it does not touch itself, so its page tables lack them. An access would bring
 /// them without any wait, as the kernel has them in memory: [`GuestLinux::file_page`] tells where. This memory reads
-/// them there if the [address space is the task's](TaskFiles::are_of). What it says is not resident is neither in the page tables nor among the kernel's pages.
+/// them there if the [address space is the task's](GuestLinux::is_space_of). What it says is not resident is neither in the
+/// page tables nor among the kernel's pages.
 ///
 /// # Example
 ///
@@ -70,8 +50,12 @@ impl TaskFiles<'_> {
 ///     let space = other.unwrap_or(own);
 ///     let mut memory = PagedMemory::<_, 16>::with_tlb(&mut ram, space);
 ///     let task = cpu_number(gdt, &mut memory).and_then(|cpu| kernel.task(cpu, &mut memory));
-///     let files = task.ok().flatten().map(|task| TaskFiles { kernel, space, task });
-///     TaskMemory::new(PagedMemory::with_tlb(ram, vcpu.address_space()), files)
+///     let Ok(Some(task)) = task else {
+///         return TaskMemory::new(PagedMemory::with_tlb(ram, vcpu.address_space()), None);
+///     };
+///     let vcpu = kernel.registers_for_stack(&task, vcpu, &mut memory).unwrap_or(*vcpu);
+///     let paged = PagedMemory::with_tlb(ram, vcpu.address_space());
+///     TaskMemory::new(paged, Some(TaskFiles { kernel, space, task }))
 /// }
 /// ```
 #[derive(Clone, Debug)]
@@ -106,8 +90,7 @@ impl<P: PhysicalMemory, const PAGES: usize> TaskMemory<'_, P, PAGES> {
 
     /// The page of a file that an access to an absent page would bring.
     fn file_page(&mut self, addr: VirtAddr) -> Option<PhysAddr> {
-        let files = self.files?;
-        let TaskFiles { kernel, space, task } = files;
+        let TaskFiles { kernel, space, task } = self.files?;
         let page = page_of(addr);
         let place = usize::try_from(page / PAGE).ok().and_then(|page| page.checked_rem(KNOWN));
         let known = self.known.get_mut(place.unwrap_or(0))?;
@@ -119,7 +102,10 @@ impl<P: PhysicalMemory, const PAGES: usize> TaskMemory<'_, P, PAGES> {
         self.paged.physical().read(at, &mut entry).ok()?;
         // An entry with anything in it stands for a page that has been there, which may be another one than the file's.
         let (own, phys) = (*self.paged.space(), self.paged.physical());
-        let is_own = self.is_own.get_or_insert_with(|| files.are_of(&own, phys));
+        let is_own = self.is_own.get_or_insert_with(|| {
+            let mut memory = PagedMemory::<_, PAGES>::with_tlb(phys, space);
+            kernel.is_space_of(&task, &own, &mut memory).unwrap_or(false)
+        });
         let found = if *is_own && entry == [0; 8] {
             let mut memory = PagedMemory::<_, PAGES>::with_tlb(self.paged.physical(), space);
             kernel.file_page(&task, addr, &mut memory).ok().flatten()

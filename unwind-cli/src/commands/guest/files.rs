@@ -11,8 +11,10 @@ use memchr::memmem;
 use object::elf;
 use unwind_guest::VcpuRegisters;
 use unwind_guest::orc::OrcTable;
+use unwind_target::Untrusted;
 use unwind_target::elf::ElfFile;
 use unwind_target::elf::kernel_image::{IMAGE_LIMIT, is_kernel_image, unpack};
+use unwind_target::loaded::loaded_file::LoadedImage;
 use unwind_target::loaded::module::{Module, Modules, Opening};
 use unwind_target::loaded::module_error::ModuleError;
 use unwind_target::target::maps::{Backing, MappedFile, Mapping};
@@ -20,6 +22,7 @@ use unwind_target::untrusted::{escaped, plain};
 
 use crate::commands::guest::error::GuestError;
 use crate::commands::guest::kernel::{GuestKernel, OrcSections};
+use crate::commands::guest::linux::FoundName;
 use crate::commands::guest::ram::GuestRam;
 
 /// A file, and where it is loaded if not where it was linked for.
@@ -138,6 +141,41 @@ impl GuestFiles {
         }
         let of_kernel = || self.kernel.as_ref()?.kernel.module(addr);
         self.wide.find(addr).or_else(of_kernel)
+    }
+
+    /// What an address in the code of one of the files is called.
+    pub(crate) fn name(&self, is_wide: bool, addr: u64) -> Option<FoundName> {
+        let module = self.find(is_wide, addr)?;
+        let LoadedImage { file, bias } = module.image().ok()?;
+        let at = |linked: u64| linked.wrapping_add(*bias);
+        let (start, end, offset) = file.elf.segments.iter().find_map(|segment| {
+            let (start, end) =
+                (at(segment.addr), at(segment.addr.checked_add(segment.memory_size)?));
+            let is_code = segment.kind == elf::PT_LOAD && segment.executable;
+            (is_code && (start..end).contains(&addr)).then_some((start, end, segment.offset))
+        })?;
+        let function = module.image().ok()?.function(addr).ok().flatten();
+        let function = function.map(|found| (found.name, at(found.start)..at(found.end)));
+        let name = FoundName {
+            object: Untrusted::from(module.path.as_os_str().as_bytes().to_vec()),
+            bias: Some(*bias),
+            text: start..end,
+            offset,
+            build_id: file.elf.build_id().map(Into::into),
+            function,
+        };
+        let of_kernel = self.kernel.as_ref().and_then(|of_file| of_file.kernel.module(addr));
+        Some(match of_kernel {
+            // As if it was found in the guest.
+            Some(kernel) if std::ptr::eq(kernel, module) => FoundName {
+                object: Untrusted::from("[kernel]"),
+                bias: None,
+                offset: start,
+                build_id: None,
+                ..name
+            },
+            _ => name,
+        })
     }
 }
 

@@ -191,19 +191,36 @@ impl Linux {
         found.kernel.user_registers(task, sp, &mut memory).ok()?
     }
 
-    /// The registers of a vCPU with the page tables of the task that it runs, if its own are not known.
-    pub(crate) fn with_tables_of(
+    /// The registers of a vCPU with the page tables of the task that it runs, if its own are not known or are the next
+    /// task's already.
+    pub(crate) fn registers_for_stack(
         &self,
         task: &Task,
         vcpu: &VcpuState,
         space: AddressSpace,
         ram: &mut GuestRam,
     ) -> Option<VcpuRegisters> {
-        let is_known = !matches!(vcpu.place, CpuPlace::Crashed { .. });
-        let found = self.found.as_ref().filter(|_| !is_known)?;
+        let kernel = &self.found.as_ref()?.kernel;
         let mut memory = KernelMemory::with_tlb(ram, space);
-        let root = found.kernel.page_table_of(task, &mut memory).ok()??;
-        with_table(&found.kernel, root, &vcpu.registers, &mut memory)
+        match vcpu.place {
+            CpuPlace::Crashed { .. } => {
+                kernel.with_page_table_of(task, &vcpu.registers, &mut memory).ok()?
+            }
+            _ => kernel.registers_for_stack(task, &vcpu.registers, &mut memory).ok(),
+        }
+    }
+
+    /// Whether an address space is the task's own.
+    pub(crate) fn is_space_of(
+        &self,
+        task: &Task,
+        own: &AddressSpace,
+        space: AddressSpace,
+        ram: &mut GuestRam,
+    ) -> bool {
+        let mut memory = KernelMemory::with_tlb(ram, space);
+        let found = self.found.as_ref();
+        found.is_some_and(|found| found.kernel.is_space_of(task, own, &mut memory) == Ok(true))
     }
 
     /// The kernel that was found.

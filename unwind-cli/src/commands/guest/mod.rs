@@ -21,13 +21,11 @@ mod sysroot;
 pub(crate) mod walk;
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io::{self, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::ArgGroup;
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use unwind_target::InputError;
 use unwind_target::counted::counted;
 use unwind_target::rows::frame_pointers::FramePointerRows;
@@ -63,13 +61,6 @@ pub(crate) use crate::commands::guest::qmp::read_answers;
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-
-    /// An ELF file whose code the guest executes, or the image of its Linux
-    /// kernel, for names and tables; may be given several times. ADDR is where its first
-    /// segment is loaded, hexadecimal with 0x, if not where it was linked for
-    #[arg(long, value_name = "FILE[@ADDR]",
-          value_parser = OsStringValueParser::new().try_map(SymbolFile::parse::<OsString>))]
-    symbols: Vec<SymbolFile>,
 
     /// Let the guest run while it is looked at: stacks may change meanwhile
     #[arg(long, conflicts_with = "gdb")]
@@ -172,7 +163,7 @@ JSON (its JSON Schema: docs/schema/guest.json): one object with
 ///
 /// [`Failure`] if the guest cannot be looked at, or the output not be written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let files = GuestFiles::open(&args.symbols)?;
+    let files = GuestFiles::open(&args.source.symbols)?;
     let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
     let mut walks = GuestWalks::new(&files, frame_pointers, args.max_frames);
     read_sysroot(&args.source, &mut walks)?;

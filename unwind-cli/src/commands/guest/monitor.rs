@@ -2,13 +2,16 @@
 //! a stub for gdb.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use serde::de::IgnoredAny;
 
 use crate::commands::guest::error::GuestError;
+use crate::commands::guest::files::SymbolFile;
 use crate::commands::guest::gdb::Gdb;
 use crate::commands::guest::qmp::Qmp;
 use crate::commands::guest::ram::{GuestRam, MemoryMap};
@@ -36,6 +39,13 @@ pub(crate) struct Source {
     /// do not export, and have the tables that these lack in memory
     #[arg(long, value_name = "DIR", requires = "monitor")]
     pub(crate) sysroot: Option<PathBuf>,
+
+    /// An ELF file whose code the guest executes, or the image of its Linux
+    /// kernel, for names and tables; may be given several times. ADDR is where its first
+    /// segment is loaded, hexadecimal with 0x, if not where it was linked for
+    #[arg(long, value_name = "FILE[@ADDR]", requires = "monitor",
+          value_parser = OsStringValueParser::new().try_map(SymbolFile::parse::<OsString>))]
+    pub(crate) symbols: Vec<SymbolFile>,
 }
 
 /// A connection to a monitor.

@@ -153,7 +153,7 @@ impl<'f> GuestWalks<'f> {
         let task = kernel.and_then(|space| self.linux.task(state, space, ram));
         let own = kernel
             .zip(task)
-            .and_then(|(space, task)| self.linux.with_tables_of(&task, state, space, ram));
+            .and_then(|(space, task)| self.linux.registers_for_stack(&task, state, space, ram));
         let vcpu = own.as_ref().unwrap_or(vcpu);
         let saved = kernel
             .zip(task)
@@ -162,6 +162,11 @@ impl<'f> GuestWalks<'f> {
             true => vcpu.address_space(),
             false => self.linux.space_of_kernel_code(vcpu, ram),
         };
+        // User code that enters by the stack of the next task is that one's.
+        let own_task = kernel.zip(task).and_then(|(of_kernel, task)| {
+            let is_own = vcpu.is_user() || self.linux.is_space_of(&task, &space, of_kernel, ram);
+            is_own.then_some(task)
+        });
         let tables = match self.files.kernel_table() {
             Some(table) => vec![table],
             None => self.linux.tables().to_vec(),
@@ -169,11 +174,9 @@ impl<'f> GuestWalks<'f> {
         let found = self.linux.kernel();
         let files = kernel.zip(task).zip(found.as_deref());
         let files = files.map(|((space, task), kernel)| TaskFiles { kernel, space, task });
-        // Otherwise its user code is the next task's.
-        let is_own = files.is_none_or(|files| vcpu.is_user() || files.are_of(&space, ram));
         let mut memory = StackMemory::new(PagedMemory::with_tlb(&mut *ram, space), files);
         self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
-        let comm = task.as_ref().filter(|_| is_own).map(Task::comm);
+        let comm = own_task.as_ref().map(Task::comm);
         let mut stack = self.walk_parts((vcpu, saved, comm), &tables, &mut memory);
         stack.task = task;
         let of_user = if vcpu.is_user() { Some(&mut stack.part) } else { stack.user.as_mut() };

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 use unwind_core::Frame;
+use unwind_guest::CodeKind;
 use unwind_perf::record::Task;
 use unwind_profile::mapped::names::GUEST_KERNEL;
 use unwind_profile::recording::error::RecordingError;
@@ -72,7 +73,7 @@ const NAP: Duration = Duration::from_millis(100);
 pub(super) fn record(args: &GuestArgs, how: &How<'_>) -> Result<(), Failure> {
     let file_error =
         |error: io::Error| RecordingError { path: how.output.to_owned(), error: error.into() };
-    let known = GuestFiles::open(&[])?;
+    let known = GuestFiles::open(&args.source.symbols)?;
     let frame_pointers = FramePointerRows { is_trusted: how.trust_fp };
     let mut walks = GuestWalks::new(&known, frame_pointers, MAX_FRAMES);
     // Until here there is nothing to keep, and no guest that stands. A stub has signals wait, and then this again.
@@ -103,7 +104,7 @@ pub(super) fn record(args: &GuestArgs, how: &How<'_>) -> Result<(), Failure> {
         // What comes late is not made up for: that would be a burst.
         due = Instant::now().checked_add(pause).unwrap_or(due);
         match guest.stacks() {
-            Ok(look) => write(&mut recording, &look).map_err(file_error)?,
+            Ok(look) => write(&mut recording, &known, &look).map_err(file_error)?,
             Err(GuestError::Closed) => {
                 end = Some("the guest has ended".to_owned());
                 break;
@@ -124,15 +125,16 @@ pub(super) fn record(args: &GuestArgs, how: &How<'_>) -> Result<(), Failure> {
 }
 
 /// Writes the samples of one stop.
-fn write(recording: &mut GuestRecording, look: &Look) -> io::Result<()> {
+fn write(recording: &mut GuestRecording, known: &GuestFiles, look: &Look) -> io::Result<()> {
     for (vcpu, state, stack) in &look.stacks {
-        write_sample(recording, *vcpu, state, stack)?;
+        write_sample(recording, known, *vcpu, state, stack)?;
     }
     recording.stop(look.stood)
 }
 
 fn write_sample(
     recording: &mut GuestRecording,
+    known: &GuestFiles,
     vcpu: u64,
     state: &VcpuState,
     stack: &VcpuStack,
@@ -149,8 +151,13 @@ fn write_sample(
         false => (Some(&stack.part), stack.user.as_ref()),
     };
     for (part, is_kernel) in [(kernel, true), (user, false)] {
-        for found in part.into_iter().flat_map(|part| &part.names).flatten() {
-            write_name(recording, task, found, is_kernel)?;
+        let Some(part) = part else { continue };
+        let is_wide = part.code == CodeKind::X86_64;
+        for (frame, found) in part.frames.iter().zip(&part.names) {
+            let of_file = || known.name(is_wide, frame.pc.lookup_addr().get());
+            if let Some(found) = found.clone().or_else(of_file) {
+                write_name(recording, task, &found, is_kernel)?;
+            }
         }
     }
     let pcs = |part: Option<&Part>| -> Vec<u64> {

@@ -1,0 +1,98 @@
+//! The page tables that a stack of a task is read by.
+
+use unwind_core::{Registers as _, VirtAddr};
+use unwind_x86::paging::{Access, AddressSpace, Fault, PagedMemory, PhysAddr, PhysicalMemory};
+
+use crate::linux::error::LinuxError;
+use crate::linux::kernel::GuestLinux;
+use crate::linux::task::Task;
+use crate::vcpu::VcpuRegisters;
+
+/// Under KPTI, user code has the second one of two tables, which lacks most of the kernel.
+const OF_USER: u64 = 1 << 12;
+
+impl GuestLinux {
+    /// The registers of a vCPU as the walk of the stack that it has needs them. A kernel that switches tasks has the
+    /// page tables of the next one for some instructions before it has its stack: user code that has entered by the
+    /// former one's stack is read by that's own page tables. `mem` has all of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn registers_for_stack<P: PhysicalMemory, const PAGES: usize>(
+        &self,
+        task: &Task,
+        vcpu: &VcpuRegisters,
+        mem: &mut PagedMemory<P, PAGES>,
+    ) -> Result<VcpuRegisters, LinuxError> {
+        let sp = VirtAddr::new(vcpu.x86_64_registers().sp());
+        if vcpu.is_user() || self.user_registers(task, sp, mem)?.is_none() {
+            return Ok(*vcpu);
+        }
+        let space = vcpu.address_space();
+        if self.is_space_of(task, &space, mem)? {
+            return Ok(*vcpu);
+        }
+        Ok(self.with_page_table_of(task, vcpu, mem)?.unwrap_or(*vcpu))
+    }
+
+    /// The registers of a vCPU with the page tables of a task in place of its own, as for the dump of a kernel that has
+    /// crashed, which lacks these; `None` of a thread of the kernel, or if the kernel does not tell. `mem` has all of the
+    /// kernel.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn with_page_table_of<P: PhysicalMemory, const PAGES: usize>(
+        &self,
+        task: &Task,
+        vcpu: &VcpuRegisters,
+        mem: &mut PagedMemory<P, PAGES>,
+    ) -> Result<Option<VcpuRegisters>, LinuxError> {
+        let Some(root) = self.root_of(task, mem)? else { return Ok(None) };
+        let own = VcpuRegisters { cr3: root.get(), ..*vcpu };
+        let has_kernel = self.is_in_space(own.kernel_address_spaces().0, mem);
+        Ok(has_kernel.then_some(own))
+    }
+
+    /// Whether an address space is a task's. Two are not: that which a thread of the kernel borrows, and that of the
+    /// next task while the kernel switches to it. `mem` has all of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn is_space_of<P: PhysicalMemory, const PAGES: usize>(
+        &self,
+        task: &Task,
+        space: &AddressSpace,
+        mem: &mut PagedMemory<P, PAGES>,
+    ) -> Result<bool, LinuxError> {
+        let Some(root) = self.root_of(task, mem)? else { return Ok(false) };
+        let (own, found) = (root.get(), space.root().get());
+        let of_user = own & OF_USER == 0 && found == own | OF_USER;
+        Ok(found == own || of_user && !self.is_in_space(space.access(Access::Supervisor), mem))
+    }
+
+    /// The root of a task's page tables.
+    fn root_of<P: PhysicalMemory, const PAGES: usize>(
+        &self,
+        task: &Task,
+        mem: &mut PagedMemory<P, PAGES>,
+    ) -> Result<Option<PhysAddr>, LinuxError> {
+        let Some(root) = self.page_table_of(task, mem)? else { return Ok(None) };
+        let space = *mem.space();
+        let page = space.translate(mem.physical(), root);
+        let unreadable =
+            |fault: Fault| LinuxError::Unreadable { addr: root, error: fault.read_error() };
+        Ok(Some(page.map_err(unreadable)?.locate(root)))
+    }
+
+    /// Whether an address space has this kernel.
+    fn is_in_space<P: PhysicalMemory, const PAGES: usize>(
+        &self,
+        space: AddressSpace,
+        mem: &mut PagedMemory<P, PAGES>,
+    ) -> bool {
+        self.is_in(&mut PagedMemory::<_, PAGES>::with_tlb(mem.physical(), space))
+    }
+}
