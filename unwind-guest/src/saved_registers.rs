@@ -69,9 +69,10 @@ impl SavedRegisters {
     pub(crate) fn whose<M: Memory>(&self, mem: &mut M) -> Result<Whose, StepError> {
         // Above the selectors, newer CPUs keep something else.
         let (cs, ss) = (low(self.word(CS, mem)?), low(self.word(SS, mem)?));
-        let is_low = self.word(RIP, mem)? >> 63 == 0;
+        let rip = self.word(RIP, mem)?;
+        let is_low = rip >> 63 == 0;
         Ok(match (cs, cs & 3, ss & 3) {
-            (_, 3, 3) if is_low => Whose::Users,
+            (_, 3, 3) if is_low || rip & !0xfff == VSYSCALL => Whose::Users,
             (KERNEL, ..) if !is_low => Whose::Kernels,
             _ => Whose::Nobodys,
         })
@@ -157,6 +158,9 @@ pub(crate) enum Whose {
     /// Of no code: these are no registers.
     Nobodys,
 }
+
+/// The page above all of the kernel whose code is user code: old programs call it, and the kernel does what it would.
+const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
 
 /// Linux's segments of code, the kernel's and the users'.
 const KERNEL: u16 = 0x10;

@@ -9,7 +9,9 @@ use unwind_guest::linux::{GuestLinux, LinuxError, Program, TaskFiles, TaskMemory
 use unwind_guest::paging::{Access, AddressSpace, FlatMemory, PagedMemory, PagingMode};
 use unwind_guest::{Segment, VcpuRegisters};
 
-use kernel::{DATA, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, START, STEP, SYMBOLS, symbol};
+use kernel::{
+    DATA, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, PAGE_ARRAY, START, STEP, SYMBOLS, symbol,
+};
 
 #[test]
 fn symbols_of_each_layout_have_their_names_and_addresses() {
@@ -83,8 +85,12 @@ fn a_page_of_a_file_is_where_the_kernel_keeps_it() {
         };
         let is = [(0, 0x42), (66, 0x100), (67, 0x101), (69, 0x103), (70, 0x77)];
         assert_eq!(is.map(|(number, _)| page(number)), is.map(|(_, at)| Some(at)), "{layout:?}");
-        // Not in memory; not of the mapping; of none.
-        assert_eq!([1, 65, 71, 80, u64::MAX >> 12].map(page), [None; 5], "{layout:?}");
+        // Not in memory, or not yet; not of the mapping; of none.
+        assert_eq!([1, 65, 71, 72, 80, u64::MAX >> 12].map(page), [None; 6], "{layout:?}");
+        // Pages of another size.
+        image.write(kernel::MAPPING + 0x48, &[1 << 22]);
+        let addr = VirtAddr::new(MAPPED);
+        assert_eq!(linux.file_page(&task, addr, &mut image).unwrap(), None, "{layout:?}");
     }
 }
 
@@ -107,8 +113,9 @@ fn physical(image: &Image, kpti: bool) -> Vec<u8> {
     let (inner, large) = (7, 0x87);
     let direct = kernel::PAGE_TABLE - ROOT;
     for root in [ROOT, OF_USER, OTHER] {
-        let skip = if kpti && root == OF_USER { 2 } else { 0 };
-        let tables = [(direct, 0x1000_u64), (START, 0x2000), (MAPPED, 0x4000)];
+        let skip = if kpti && root == OF_USER { 3 } else { 0 };
+        let tables =
+            [(direct, 0x1000_u64), (START, 0x2000), (PAGE_ARRAY, 0x7000), (MAPPED, 0x4000)];
         for (addr, table) in tables.into_iter().skip(skip) {
             put(root + slot(addr, 3), &(table | inner).to_le_bytes());
         }
@@ -120,12 +127,16 @@ fn physical(image: &Image, kpti: bool) -> Vec<u8> {
         (0x3000 + slot(START, 1), image_at | large),
         (0x4000 + slot(MAPPED, 2), 0x5000 | inner),
         (0x5000 + slot(MAPPED, 1), 0x6000 | inner),
+        (0x7000, 0x8000 | inner),
+        (0x8000, 0x9000 | inner),
+        (0x9008, 0xa000 | inner),
     ] {
         put(entry, &value.to_le_bytes());
     }
     put(image_at, &image.bytes);
-    // The first page of the mapping.
+    // The first page of the mapping, and what the kernel keeps of it.
     put(0x4_2123, b"a file");
+    put(0xa000 + 0x42 * 64 % 0x1000, &[1 << 3]);
     bytes
 }
 

@@ -27,7 +27,9 @@ pub struct Member<'n> {
 /// A type's fixed part, and one member's.
 const TYPE_LEN: u32 = 12;
 const MEMBER_LEN: u32 = 12;
+const VALUE_LEN: u32 = 8;
 const STRUCT: u32 = 4;
+const ENUM: u32 = 6;
 
 impl Btf {
     /// The types whose header is at `addr`.
@@ -54,8 +56,8 @@ impl Btf {
         })
     }
 
-    /// How many bytes each of these members is from its structure's begin, in one pass; `None` for those that there
-    /// are not, or that are bits.
+    /// How many bytes each of these members is from its structure's begin, in one pass, or the value that it has in its
+    /// enumeration; `None` for those that there are not, or that are bits.
     ///
     /// # Errors
     ///
@@ -77,13 +79,17 @@ impl Btf {
             let after = place.wrapping_add(TYPE_LEN.into());
             // One member alone is a type of its own, such as that of the tables' entries.
             let is_wrapper = name == 0 && vlen == 1;
-            if kind == STRUCT
+            if matches!(kind, STRUCT | ENUM)
                 && !is_wrapper
                 && names.iter().any(|(structure, _)| *structure == Some(name))
             {
                 let wanted = names.iter().zip(&mut found);
                 let mut wanted = wanted.filter(|((structure, _), _)| *structure == Some(name));
-                find_members(&mut wanted, (after, vlen), info >> 31 == 1, &mut window)?;
+                let members = (after, vlen);
+                match kind {
+                    STRUCT => find_members(&mut wanted, members, info >> 31 == 1, &mut window)?,
+                    _ => find_values(&mut wanted, members, &mut window)?,
+                }
             }
             let malformed = LinuxError::Malformed(VirtAddr::new(place));
             let extra = extra_len(kind, vlen).ok_or(malformed)?;
@@ -164,6 +170,24 @@ fn find_members<'w, M: Memory>(
     Ok(())
 }
 
+/// Looks for values in an enumeration.
+fn find_values<'w, M: Memory>(
+    wanted: &mut dyn Iterator<Item = Wanted<'w>>,
+    (start, count): (u64, u32),
+    window: &mut Window<'_, M>,
+) -> Result<(), LinuxError> {
+    for ((_, name), slot) in wanted.filter(|((_, name), slot)| slot.is_none() && *name != 0) {
+        for index in 0..count {
+            let place = start.wrapping_add(u64::from(index).wrapping_mul(VALUE_LEN.into()));
+            if window.u32(place)? == *name {
+                *slot = Some(window.u32(place.wrapping_add(4))?);
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// How many bytes follow a type's fixed part; `None` of an unknown kind.
 const fn extra_len(kind: u32, vlen: u32) -> Option<u32> {
     Some(match kind {
@@ -176,7 +200,7 @@ const fn extra_len(kind: u32, vlen: u32) -> Option<u32> {
         // Structures, unions, sections, enumerations of 64 bits.
         4 | 5 | 15 | 19 => vlen.saturating_mul(MEMBER_LEN),
         // Enumerations, parameters.
-        6 | 13 => vlen.saturating_mul(8),
+        6 | 13 => vlen.saturating_mul(VALUE_LEN),
         _ => return None,
     })
 }

@@ -121,7 +121,10 @@ impl GuestLinux {
 
     /// Whether this kernel is the one in that memory: as in an address space of another task, or after a reboot.
     pub fn is_in<M: Memory>(&self, mem: &mut M) -> bool {
-        let data = self.task_places.map(|places| VirtAddr::new(places.areas));
+        // Under KPTI, tables of user code may have all that the kernel only reads.
+        let of_kernel =
+            [self.page_table, self.modules_at, self.task_places.map_or(0, |at| at.areas)];
+        let data = of_kernel.into_iter().find(|at| *at != 0).map(VirtAddr::new);
         self.symbols.is_in(mem) && data.is_none_or(|data| mem.read(data, &mut [0; 8]).is_ok())
     }
 
@@ -277,18 +280,21 @@ fn page_cache_layout<M: Memory>(
         ],
         mem,
     )?;
-    let [place, file, mapping, pages_at, head, shift, slots] = btf.offsets_of(
-        [
-            of("vm_area_struct", "vm_pgoff"),
-            of("vm_area_struct", "vm_file"),
-            of("file", "f_mapping"),
-            of("address_space", "i_pages"),
-            of("xarray", "xa_head"),
-            of("xa_node", "shift"),
-            of("xa_node", "slots"),
-        ],
-        mem,
-    )?;
+    let [place, file, protection, uptodate, mapping, pages_at, head, shift, slots] = btf
+        .offsets_of(
+            [
+                of("vm_area_struct", "vm_pgoff"),
+                of("vm_area_struct", "vm_file"),
+                of("vm_area_struct", "vm_page_prot"),
+                of("pageflags", "PG_uptodate"),
+                of("file", "f_mapping"),
+                of("address_space", "i_pages"),
+                of("xarray", "xa_head"),
+                of("xa_node", "shift"),
+                of("xa_node", "slots"),
+            ],
+            mem,
+        )?;
     let maple = || Some(MappingTree::Maple(named_tree.or(tree)?.checked_add(maple?)?));
     let red_black =
         || Some(MappingTree::RedBlack { root: old_named_tree.or(old_tree)?, node: node? });
@@ -299,10 +305,12 @@ fn page_cache_layout<M: Memory>(
             mappings: maple().or_else(red_black)?,
             place: place?,
             file: file?,
+            protection,
             mapping: mapping?,
             head: pages_at?.checked_add(head?)?,
             shift: shift?,
             slots: slots?,
+            uptodate,
         })
     };
     Ok(layout())

@@ -46,7 +46,7 @@ pub(crate) struct ModuleOrc {
 }
 
 /// A module that is loaded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
     name: [u8; NAME_LEN],
     text: Range<u64>,
@@ -107,16 +107,18 @@ impl Module {
             }
             None => None,
         };
+        let text = start..start.saturating_add(len.into());
+        let code = VirtAddr::new(text.start)..VirtAddr::new(text.end);
         let orc = match orc.zip(layout.orc) {
             Some((layout, orc)) => {
                 let count = read_u32(mem, of(orc.count))?;
                 let ips = VirtAddr::new(read_u64(mem, of(orc.ips))?);
                 let entries = VirtAddr::new(read_u64(mem, of(orc.entries))?);
-                Some(OrcTable::in_memory(layout, ips, entries, count))
+                Some(OrcTable::in_memory(layout, ips, entries, count).within(code))
             }
             None => None,
         };
-        Ok(Self { name, text: start..start.saturating_add(len.into()), symbols, orc })
+        Ok(Self { name, text, symbols, orc })
     }
 
     /// Its name: the guest's, any bytes.
@@ -132,7 +134,7 @@ impl Module {
         &self.text
     }
 
-    /// Its ORC table, in place.
+    /// Its ORC table, in place, for this code. What a module has for its start alone has no rows.
     #[must_use]
     pub const fn orc_table(&self) -> Option<OrcTable<'static>> {
         self.orc

@@ -17,6 +17,9 @@ const PAGE: u64 = 4096;
 const PAGE_STRUCT: u64 = 64;
 const PAGE_INDEX: u32 = 32;
 
+/// A bit of a mapping.
+const HUGETLB: u64 = 1 << 22;
+
 /// Where the kernel's structures have the mappings of a task and the pages of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageCacheLayout {
@@ -28,12 +31,16 @@ pub(crate) struct PageCacheLayout {
     /// Of a mapping, which place in which file.
     pub(crate) place: u32,
     pub(crate) file: u32,
+    /// What bits it has, which follow those of its pages.
+    pub(crate) protection: Option<u32>,
     /// Of a file, its pages; of these, the head of the tree.
     pub(crate) mapping: u32,
     pub(crate) head: u32,
     /// Of a node of that tree.
     pub(crate) shift: u32,
     pub(crate) slots: u32,
+    /// Which bit of what the kernel keeps of a page says that the file's bytes are there.
+    pub(crate) uptodate: Option<u32>,
 }
 
 /// Where an address space has the tree of its mappings.
@@ -59,7 +66,12 @@ impl PageCacheLayout {
         // The first two words of each.
         let (start, end) = (read_u64(mem, mapping)?, read_u64(mem, mapping.wrapping_add(8))?);
         let file = read_u64(mem, field(mapping, self.file))?;
-        if !(start..end).contains(&addr) || file == 0 {
+        let flags = match self.protection {
+            Some(protection) => read_u64(mem, field(field(mapping, protection), 8))?,
+            None => 0,
+        };
+        // Large pages of their own file system are counted in other units.
+        if !(start..end).contains(&addr) || file == 0 || flags & HUGETLB != 0 {
             return Ok(None);
         }
         let place = read_u64(mem, field(mapping, self.place))?;
@@ -67,6 +79,13 @@ impl PageCacheLayout {
         let pages = read_u64(mem, field(file, self.mapping))?;
         let found = self.page(field(pages, self.head), index, mem)?;
         let Some((first, after)) = found else { return Ok(None) };
+        // What is being read has what was there before.
+        if let Some(bit) = self.uptodate {
+            let flags = read_u64(mem, first)?;
+            if flags.checked_shr(bit).unwrap_or(0) & 1 == 0 {
+                return Ok(None);
+            }
+        }
         // Before 6.1 each page of a piece may stand for the first one.
         if matches!(self.mappings, MappingTree::RedBlack { .. }) {
             let place = read_u64(mem, field(first, PAGE_INDEX))?;

@@ -8,7 +8,7 @@ use crate::linux::kernel::GuestLinux;
 use crate::linux::task::Task;
 use crate::vcpu::VcpuRegisters;
 
-/// Under KPTI, user code has the second one of two tables, which lacks most of the kernel.
+/// Under KPTI, user code has the second one of two tables.
 const OF_USER: u64 = 1 << 12;
 
 impl GuestLinux {
@@ -51,7 +51,8 @@ impl GuestLinux {
     ) -> Result<Option<VcpuRegisters>, LinuxError> {
         let Some(root) = self.root_of(task, mem)? else { return Ok(None) };
         let own = VcpuRegisters { cr3: root.get(), ..*vcpu };
-        let has_kernel = self.is_in_space(own.kernel_address_spaces().0, mem);
+        let space = own.kernel_address_spaces().0;
+        let has_kernel = self.is_in(&mut PagedMemory::<_, PAGES>::with_tlb(mem.physical(), space));
         Ok(has_kernel.then_some(own))
     }
 
@@ -70,7 +71,12 @@ impl GuestLinux {
         let Some(root) = self.root_of(task, mem)? else { return Ok(false) };
         let (own, found) = (root.get(), space.root().get());
         let of_user = own & OF_USER == 0 && found == own | OF_USER;
-        Ok(found == own || of_user && !self.is_in_space(space.access(Access::Supervisor), mem))
+        if found == own || !of_user {
+            return Ok(found == own);
+        }
+        // The second table lacks the kernel's data, such as the first one.
+        let Some(first) = self.page_table_of(task, mem)? else { return Ok(false) };
+        Ok(space.access(Access::Supervisor).translate(mem.physical(), first).is_err())
     }
 
     /// The root of a task's page tables.
@@ -85,14 +91,5 @@ impl GuestLinux {
         let unreadable =
             |fault: Fault| LinuxError::Unreadable { addr: root, error: fault.read_error() };
         Ok(Some(page.map_err(unreadable)?.locate(root)))
-    }
-
-    /// Whether an address space has this kernel.
-    fn is_in_space<P: PhysicalMemory, const PAGES: usize>(
-        &self,
-        space: AddressSpace,
-        mem: &mut PagedMemory<P, PAGES>,
-    ) -> bool {
-        self.is_in(&mut PagedMemory::<_, PAGES>::with_tlb(mem.physical(), space))
     }
 }

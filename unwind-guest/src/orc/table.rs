@@ -1,5 +1,7 @@
 //! A table where it is, and the search in it.
 
+use core::ops::Range;
+
 use unwind_core::{Memory, VirtAddr};
 
 use crate::orc::entry::{OrcEntry, OrcLayout};
@@ -8,13 +10,17 @@ use crate::orc::error::OrcError;
 /// The size of an entry of the table of addresses: how far above itself the code is, signed.
 const IP_SIZE: usize = 4;
 
+const ALL: (u64, u64) = (0, u64::MAX);
+
 /// A table of ORC entries in place, for code that is loaded: that of a kernel, or of a module.
 ///
 /// Linux keeps it in two arrays: the addresses at which an entry begins to hold, ascending
 /// (`.orc_unwind_ip`), and the [entries](OrcEntry) (`.orc_unwind`).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrcTable<'a> {
     layout: OrcLayout,
+    /// The code that it is of: from, to.
+    code: (u64, u64),
     /// Where the addresses are in the guest; the code is relative to that.
     ips_at: u64,
     count: u32,
@@ -22,7 +28,7 @@ pub struct OrcTable<'a> {
 }
 
 /// Where the bytes are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place<'a> {
     Sections { ips: &'a [u8], entries: &'a [u8] },
     Memory { entries_at: u64 },
@@ -47,7 +53,7 @@ impl<'a> OrcTable<'a> {
         }
         let count = u32::try_from(count).map_err(|_| OrcError::Size)?;
         let place = Place::Sections { ips, entries };
-        Ok(Self { layout, ips_at: ips_at.get(), count, place })
+        Ok(Self { layout, code: ALL, ips_at: ips_at.get(), count, place })
     }
 
     /// The table of `count` entries that the guest has in its memory, at these addresses: there
@@ -60,7 +66,14 @@ impl<'a> OrcTable<'a> {
         count: u32,
     ) -> Self {
         let place = Place::Memory { entries_at: entries_at.get() };
-        Self { layout, ips_at: ips_at.get(), count, place }
+        Self { layout, code: ALL, ips_at: ips_at.get(), count, place }
+    }
+
+    /// The same for code at these addresses alone: what a module has had for its start may be other code later.
+    #[must_use]
+    pub const fn within(mut self, code: Range<VirtAddr>) -> Self {
+        self.code = (code.start.get(), code.end.get());
+        self
     }
 
     /// How many entries there are.
@@ -98,7 +111,7 @@ impl<'a> OrcTable<'a> {
     }
 
     /// The entry that holds at an address: the last one that begins there or before. `None` if
-    /// all begin after it.
+    /// all begin after it, or the address is not [within](Self::within) the table's code.
     ///
     /// It takes as many steps as the number of entries has bits, 32 at most, each a read of 4 bytes
     /// where the table is in memory. A table that is not in order gives some entry or none.
@@ -111,6 +124,9 @@ impl<'a> OrcTable<'a> {
         addr: VirtAddr,
         mem: &mut M,
     ) -> Result<Option<OrcEntry>, OrcError> {
+        if !(self.code.0..self.code.1).contains(&addr.get()) {
+            return Ok(None);
+        }
         let (mut first, mut end) = (0, self.count);
         while first < end {
             let middle = first.midpoint(end);

@@ -27,7 +27,7 @@ pub(crate) const PAGE_TABLE: u64 = 0xffff_8880_0123_4000;
 pub(crate) const STACK: u64 = STACK_END - 0x4000;
 pub(crate) const STACK_END: u64 = DATA + 0x1f00;
 const TREE: u64 = DATA + 0xa00;
-const MAPPING: u64 = DATA + 0xb00;
+pub(crate) const MAPPING: u64 = DATA + 0xb00;
 const FILE: u64 = DATA + 0xb80;
 const PAGES_OF_FILE: u64 = DATA + 0xba0;
 const NODES: [u64; 2] = [DATA + 0xc00, DATA + 0x1000];
@@ -88,10 +88,17 @@ impl Memory for Image {
         if let Some(offset) = addr.get().checked_sub(PAGE_ARRAY).filter(|offset| *offset < 1 << 20)
         {
             let (page, at) = (offset / 64, offset % 64);
-            let indices = [(0x42, 2), (0x100, 68), (0x77, 72)];
-            let index = indices.into_iter().find(|(number, _)| *number == page);
-            let (_, index) = index.filter(|_| at == 32).ok_or(ReadError::NotResident)?;
-            buf.copy_from_slice(&u64::to_le_bytes(index));
+            // The last one is being read from its disk.
+            let there = 1 << 3;
+            let known = [(0x42, 2, there), (0x100, 68, there), (0x77, 72, there), (0x88, 73, 0)];
+            let known = known.into_iter().find(|(number, ..)| *number == page);
+            let (_, index, flags) = known.ok_or(ReadError::NotResident)?;
+            let word: u64 = match at {
+                0 => flags,
+                32 => index,
+                _ => return Err(ReadError::NotResident),
+            };
+            buf.copy_from_slice(&word.to_le_bytes());
             return Ok(());
         }
         SliceMemory::new(VirtAddr::new(START), &self.bytes).read(addr, buf)
@@ -204,6 +211,8 @@ impl Image {
         // An integer, and a function with two parameters, which are passed over.
         types.extend([name("int"), 1 << 24, 4, 32]);
         types.extend([0, 13 << 24 | 2, 1, 0, 1, 0, 1]);
+        types.extend([name("pageflags"), 6 << 24 | 2, 4]);
+        types.extend([name("PG_locked"), 0, name("PG_uptodate"), 3]);
         // No member of a structure has the name of another one here.
         let of_bits = ("flags", 2 << 24 | 7);
         let structures: [(&str, &[(&str, u32)]); 13] = [
@@ -235,7 +244,15 @@ impl Image {
             ("", &[("pgd", 0)]),
             ("", &[(tree, 0x40 * 8), ("pgd", 0x50 * 8)]),
             ("maple_tree", &[("ma_root", 8 * 8)]),
-            ("vm_area_struct", &[(node, 0x18 * 8), ("vm_pgoff", 0x30 * 8), ("vm_file", 0x38 * 8)]),
+            (
+                "vm_area_struct",
+                &[
+                    (node, 0x18 * 8),
+                    ("vm_pgoff", 0x30 * 8),
+                    ("vm_file", 0x38 * 8),
+                    ("vm_page_prot", 0x40 * 8),
+                ],
+            ),
             ("file", &[("f_mapping", 0x10 * 8)]),
             ("address_space", &[("i_pages", 8 * 8)]),
             ("xarray", &[("xa_head", 8 * 8)]),
@@ -322,7 +339,10 @@ impl Image {
             self.write(lower + 0x28 + 3 * 8, &[page(0x42)]);
         }
         let first = 4 << 2 | 2;
-        self.write(lower + 0x428 + 4 * 8, &[page(0x100), first, first, first, page(0x77)]);
+        self.write(
+            lower + 0x428 + 4 * 8,
+            &[page(0x100), first, first, first, page(0x77), page(0x88)],
+        );
     }
 
     pub(crate) fn write(&mut self, addr: u64, words: &[u64]) {

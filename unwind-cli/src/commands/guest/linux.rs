@@ -55,6 +55,8 @@ struct Found {
     tables: Vec<OrcTable<'static>>,
     /// Of the kernel without its modules, which stay where they are.
     names: HashMap<u64, Option<Symbol>>,
+    /// Whether nothing was asked of it yet.
+    is_new: bool,
 }
 
 type KernelMemory<'r> = PagedMemory<&'r mut GuestRam, 64>;
@@ -84,7 +86,8 @@ impl Linux {
                     });
                     let (modules, tables, names) = Default::default();
                     let kernel = Rc::new(kernel);
-                    self.found = Some(Found { kernel, space: own, modules, tables, names });
+                    let is_new = true;
+                    self.found = Some(Found { kernel, space: own, modules, tables, names, is_new });
                     self.missing = None;
                     return;
                 }
@@ -105,7 +108,15 @@ impl Linux {
     /// An address space that has the kernel that was found.
     pub(crate) fn space(&self, vcpu: &VcpuRegisters, ram: &mut GuestRam) -> Option<AddressSpace> {
         let found = self.found.as_ref()?;
-        found.space.into_iter().chain(spaces(vcpu)).find(|space| {
+        // Of a kernel that ran before, memory may have everything but what the CPU executes now.
+        let code = VirtAddr::new(found.kernel.image().start);
+        let mut place =
+            |space: AddressSpace| Some(space.translate(&mut *ram, code).ok()?.locate(code));
+        let own = found.space.filter(|space| {
+            let there = place(*space);
+            there.is_some() && spaces(vcpu).any(|space| place(space) == there)
+        });
+        own.into_iter().chain(spaces(vcpu)).find(|space| {
             let mut memory = KernelMemory::with_tlb(&mut *ram, *space);
             found.kernel.is_in(&mut memory)
         })
@@ -127,7 +138,7 @@ impl Linux {
         [Some(first), second].into_iter().flatten().find(has_kernel).unwrap_or(own)
     }
 
-    /// Reads the list of modules; says whether it is another one than before.
+    /// Reads the list of modules; says whether it is another one than before, or of another kernel.
     pub(crate) fn read_modules(&mut self, space: AddressSpace, ram: &mut GuestRam) -> bool {
         let Some(found) = &mut self.found else { return false };
         let before = core::mem::take(&mut found.modules);
@@ -139,8 +150,7 @@ impl Linux {
         }
         let of_modules = found.modules.iter().filter_map(Module::orc_table);
         found.tables = found.kernel.orc_table().into_iter().chain(of_modules).collect();
-        let is_same = |(old, new): (&Module, &Module)| old.text() == new.text();
-        before.len() != found.modules.len() || !before.iter().zip(&found.modules).all(is_same)
+        core::mem::take(&mut found.is_new) || before != found.modules
     }
 
     /// The ORC tables, the kernel's first; none if that has none.

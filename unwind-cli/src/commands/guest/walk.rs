@@ -178,7 +178,8 @@ impl<'f> GuestWalks<'f> {
         self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
         let comm = own_task.as_ref().map(Task::comm);
         let mut stack = self.walk_parts((vcpu, saved, comm), &tables, &mut memory);
-        stack.task = task;
+        // Some instructions long the kernel has the next task's stack, and tells the former one.
+        stack.task = if stack.user.is_some() { own_task } else { task };
         let of_user = if vcpu.is_user() { Some(&mut stack.part) } else { stack.user.as_mut() };
         let (files, programs) = (self.files, self.programs.get_mut());
         if let Some(user) = of_user {
@@ -213,7 +214,7 @@ impl<'f> GuestWalks<'f> {
         let mut walker = walker.fallback(self.frame_pointers);
         let mut parts = Parts::new(vcpu, programs, self.max_frames);
         walker.walk_parts(vcpu, memory, ProgramKeys(of_memory), &mut parts);
-        if let Some(saved) = saved.filter(|_| parts.is_cut()) {
+        if let Some(saved) = saved.filter(|_| parts.lacks_user()) {
             walker.walk_entered(vcpu, saved, memory, ProgramKeys(of_memory), &mut parts);
         }
         parts.stack(vcpu, !tables.is_empty())
@@ -242,9 +243,10 @@ impl<'p> Parts<'p> {
         Self { programs, root, max_frames, kernel, user, is_end, user_code }
     }
 
-    /// Whether the kernel's part has not come to its outermost frame.
-    fn is_cut(&self) -> bool {
-        self.kernel.is_some() && !self.is_end && self.user.is_none()
+    /// Whether there is a kernel's part that has not led to user code: it has ended early, or the task has just been
+    /// forked, so that its stack begins as that of a thread of the kernel.
+    fn lacks_user(&self) -> bool {
+        self.kernel.is_some() && self.user.is_none()
     }
 
     /// The stack of what runs.
@@ -260,7 +262,7 @@ impl<'p> Parts<'p> {
         part.is_by_orc = has_orc && !vcpu.is_user() && part.code == CodeKind::X86_64;
         match self.user_code {
             UserCode::Running | UserCode::Entered | UserCode::None => {}
-            lost if self.is_end && part.is_by_orc => {
+            lost if part.is_by_orc && (self.is_end || part.end.complete) => {
                 lose_user(&mut part.end, lost);
                 part.why = part.why.or(Some("kernel-entry"));
             }

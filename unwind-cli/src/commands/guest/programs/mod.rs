@@ -92,7 +92,7 @@ pub(crate) struct Programs {
     scratch: CfiScratch,
     buffer: RemoteBuffer,
     /// Functions by the build of their object and their address in it.
-    names: HashMap<(BuildId, u64), Option<Function>>,
+    names: HashMap<(BuildId, u64), Function>,
 }
 
 /// A function, and where it is.
@@ -225,8 +225,14 @@ impl Programs {
                 if self.names.len() > NAMES_LIMIT {
                     self.names.clear();
                 }
+                // What was absent may be there later.
                 let key = (*build, linked);
-                self.names.entry(key).or_insert_with(|| look_up(mem)).clone()
+                match self.names.get(&key) {
+                    Some(known) => Some(known.clone()),
+                    None => look_up(mem).inspect(|name| {
+                        self.names.insert(key, name.clone());
+                    }),
+                }
             }
             None => look_up(mem),
         };
