@@ -323,6 +323,7 @@ mod programs {
     use unwind_core::{Memory as _, SliceMemory};
 
     use super::*;
+    use unwind_guest::linux::{PROGRAM_PAGES, ProgramSearch};
 
     const AT: u64 = 0x7f00_0000_0000;
 
@@ -375,6 +376,16 @@ mod programs {
             named += 1;
         }
         assert!(named > 100, "{named}");
+        // Code right above it, as of a JIT compiler: the pages between have neither a header nor code of it.
+        let end = (AT + u64::try_from(image.len()).unwrap()).next_multiple_of(0x1000);
+        let above = VirtAddr::new(end + 0x20_1234);
+        match Program::search(above, VirtAddr::new(0), &mut memory).unwrap() {
+            // Past what is in the file there may be memory of it.
+            ProgramSearch::NothingFrom(from) => {
+                assert!((end..end + 0x2_0000).contains(&from.get()), "{from}");
+            }
+            found => panic!("{found:?}"),
+        }
     }
 
     #[test]
@@ -409,6 +420,14 @@ mod programs {
         }
         let mut memory = Zeroes(0);
         assert_eq!(Program::find(VirtAddr::new(AT), &mut memory), Ok(None));
-        assert_eq!(memory.0, unwind_guest::linux::PROGRAM_PAGES);
+        assert_eq!(memory.0, PROGRAM_PAGES);
+        // What is known to have none is not looked at again.
+        let lowest = AT - (PROGRAM_PAGES - 1) * 0x1000;
+        for (floor, from, reads) in [(0, lowest, PROGRAM_PAGES), (AT - 0x2000, AT - 0x2000, 3)] {
+            let mut memory = Zeroes(0);
+            let found = Program::search(VirtAddr::new(AT), VirtAddr::new(floor), &mut memory);
+            assert_eq!(found, Ok(ProgramSearch::NothingFrom(VirtAddr::new(from))));
+            assert_eq!(memory.0, reads);
+        }
     }
 }

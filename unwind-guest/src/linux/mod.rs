@@ -47,7 +47,7 @@ pub use kallsyms::Kallsyms;
 pub use kallsyms_tables::SYMBOLS_LIMIT;
 pub use kernel::GuestLinux;
 pub use module::{MODULE_SYMBOLS_LIMIT, MODULES_LIMIT, Module, ModuleList};
-pub use program::{BuildId, HEADERS_LIMIT, PROGRAM_PAGES, Program};
+pub use program::{BuildId, HEADERS_LIMIT, PROGRAM_PAGES, Program, ProgramSearch};
 pub use symbol::{Symbol, SymbolName};
 pub use task::{Task, cpu_number};
 pub use task_memory::{TaskFiles, TaskMemory};

@@ -33,6 +33,8 @@ pub struct Program {
     bias: u64,
     text: (u64, u64),
     text_offset: u64,
+    /// Past all that is loaded of it.
+    loaded_end: u64,
     eh_frame_header: Option<u64>,
     sframe: Option<(u64, u64)>,
     dynamic: Option<Dynamic>,
@@ -63,6 +65,19 @@ struct Segment {
     size: u64,
 }
 
+/// What a search for the object of some code has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is no memory but the stack, and the usual one is large"
+)]
+pub enum ProgramSearch {
+    /// The object.
+    Found(Program),
+    /// None: from this page on, up to that of the code, there is no header, and no code of the object below.
+    NothingFrom(VirtAddr),
+}
+
 impl Program {
     /// The object that the code at `pc` is of: by the next ELF header in a page below it. `None` if there is none
     /// within [`PROGRAM_PAGES`], or if its code is not there. Pages that are not mapped are passed over.
@@ -71,16 +86,44 @@ impl Program {
     ///
     /// [`LinuxError::Unreadable`] if what follows the header cannot be read.
     pub fn find<M: Memory>(pc: VirtAddr, mem: &mut M) -> Result<Option<Self>, LinuxError> {
+        Ok(match Self::search(pc, VirtAddr::new(0), mem)? {
+            ProgramSearch::Found(program) => Some(program),
+            ProgramSearch::NothingFrom(_) => None,
+        })
+    }
+
+    /// The same in pages from `floor` on, for those who know what an earlier search has passed over: code without an
+    /// object, such as that of a JIT compiler, has each of its pages looked at only once by them.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`] if what follows the header cannot be read.
+    pub fn search<M: Memory>(
+        pc: VirtAddr,
+        floor: VirtAddr,
+        mem: &mut M,
+    ) -> Result<ProgramSearch, LinuxError> {
         let first = pc.get() & !(PAGE - 1);
+        let mut lowest = first;
         for page in 0..PROGRAM_PAGES {
-            let Some(start) = first.checked_sub(page.saturating_mul(PAGE)) else { break };
+            let start = first.checked_sub(page.saturating_mul(PAGE));
+            let Some(start) = start.filter(|start| *start >= floor.get()) else { break };
+            lowest = start;
             let mut magic = [0; 4];
             if mem.read(VirtAddr::new(start), &mut magic).is_ok() && magic == *b"\x7fELF" {
-                let found = Self::open(VirtAddr::new(start), pc, mem)?;
-                return Ok(found.filter(|found| found.text().contains(&pc.get())));
+                let Some(found) = Self::open(VirtAddr::new(start), pc, mem)? else {
+                    lowest = first;
+                    break;
+                };
+                if found.text().contains(&pc.get()) {
+                    return Ok(ProgramSearch::Found(found));
+                }
+                let after = found.loaded_end.checked_next_multiple_of(PAGE).unwrap_or(first);
+                lowest = after.clamp(start, first);
+                break;
             }
         }
-        Ok(None)
+        Ok(ProgramSearch::NothingFrom(VirtAddr::new(lowest)))
     }
 
     /// The object whose header is at `start`, and whose code is at `pc`; `None` if it is none for x86.
@@ -128,6 +171,7 @@ impl Program {
             bias,
             text: (0, 0),
             text_offset: 0,
+            loaded_end: 0,
             eh_frame_header: None,
             sframe: None,
             dynamic: None,
@@ -143,6 +187,9 @@ impl Program {
     fn add<M: Memory>(&mut self, segment: &Segment, pc: VirtAddr, window: &mut Window<'_, M>) {
         let start = segment.addr.wrapping_add(self.bias);
         let end = start.saturating_add(segment.size);
+        if segment.kind == LOAD {
+            self.loaded_end = self.loaded_end.max(end);
+        }
         match segment.kind {
             LOAD if segment.flags & EXECUTABLE != 0 && (start..end).contains(&pc.get()) => {
                 (self.text, self.text_offset) = ((start, end), segment.offset);

@@ -177,3 +177,22 @@ fn item<const N: usize>(array: &[u8], index: u32) -> Option<[u8; N]> {
     let at = usize::try_from(index).ok()?.checked_mul(N)?;
     array.get(at..)?.first_chunk().copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unwind_core::SliceMemory;
+
+    #[test]
+    fn a_table_holds_for_its_code_alone() {
+        let (ips, entries) = ([0; 4], [0; 6]);
+        let at = VirtAddr::new(0x1000);
+        let table = OrcTable::from_sections(OrcLayout::Linux6_4, (&ips, at), &entries).unwrap();
+        let code = |end| VirtAddr::new(0x1800)..VirtAddr::new(end);
+        let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
+        let mut find = |table: OrcTable<'_>| table.find(VirtAddr::new(0x2000), &mut memory);
+        assert!(find(table).unwrap().is_some());
+        assert!(find(table.within(code(0x2001))).unwrap().is_some());
+        assert_eq!(find(table.within(code(0x2000))), Ok(None));
+    }
+}

@@ -10,7 +10,7 @@ use std::ops::Range;
 use sframe::{RemoteBuffer, RemoteError, RemoteTable};
 use unwind_cfi::{CfiAbi, CfiScratch, RemoteCfi, RemoteCfiError};
 use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, TableError, VirtAddr, WordSize};
-use unwind_guest::linux::{BuildId, Program};
+use unwind_guest::linux::{BuildId, Program, ProgramSearch};
 use unwind_target::Untrusted;
 
 use crate::commands::guest::linux::FoundName;
@@ -23,6 +23,10 @@ const NAMES_LIMIT: usize = 1 << 16;
 /// The most address spaces of which it is remembered what the last stack was of, and the most objects of each.
 const SPACES_LIMIT: usize = 1 << 8;
 const REMEMBERED_LIMIT: usize = 1 << 6;
+
+/// The most ranges of pages without an object that are remembered of an address space, and for how many stacks.
+const ABSENT_LIMIT: usize = 1 << 8;
+const ABSENT_WALKS: u32 = 64;
 
 /// The most objects without a table that are told.
 const MOST_WITHOUT_TABLE: usize = 4;
@@ -77,14 +81,12 @@ pub(crate) struct Programs {
     /// Files of the guest.
     sysroot: Option<Sysroot>,
     /// The root of the address space, and what was found in it.
-    space: u64,
-    found: Vec<Found>,
+    root: u64,
+    space: Space,
     /// What the last stack of each address space was of.
-    remembered: HashMap<u64, Vec<Found>>,
+    remembered: HashMap<u64, Space>,
     /// The code of objects by its build, in the order in which it was met.
     builds: HashMap<(BuildId, Range<u64>), u64>,
-    /// Where there are none.
-    absent: Vec<u64>,
     /// What the thread is called whose stack is walked.
     comm: Option<Untrusted>,
     /// Some that have no table, neither in memory nor in a file, and whether they have a build id.
@@ -93,6 +95,16 @@ pub(crate) struct Programs {
     buffer: RemoteBuffer,
     /// Functions by the build of their object and their address in it.
     names: HashMap<(BuildId, u64), Function>,
+}
+
+/// What was found in an address space.
+#[derive(Debug, Default)]
+struct Space {
+    found: Vec<Found>,
+    /// Pages of code without an object, and below these what was searched for it.
+    absent: Vec<Range<u64>>,
+    /// How many walks ago the first of these was.
+    walks: u32,
 }
 
 /// A function, and where it is.
@@ -136,23 +148,26 @@ impl Programs {
     /// Leaves the address space before. `comm` is what the thread is called whose stack is walked next.
     pub(crate) fn begin(&mut self, comm: Option<&[u8]>) {
         self.comm = comm.map(Untrusted::from);
-        let mut found = std::mem::take(&mut self.found);
-        if !found.is_empty() {
-            found.truncate(REMEMBERED_LIMIT);
+        let mut space = std::mem::take(&mut self.space);
+        if !space.found.is_empty() || !space.absent.is_empty() {
+            space.found.truncate(REMEMBERED_LIMIT);
             if self.remembered.len() >= SPACES_LIMIT {
                 self.remembered.clear();
             }
-            self.remembered.insert(self.space, found);
+            self.remembered.insert(self.root, space);
         }
-        self.absent.clear();
     }
 
     /// Enters the user code of the address space with this root. What its last stack was of is known again if it is
     /// still there, so that it need not be searched for.
     pub(crate) fn enter<M: Memory>(&mut self, root: u64, mem: &mut M) {
-        self.space = root;
-        self.found = self.remembered.remove(&root).unwrap_or_default();
-        self.found.retain(|Found { program, .. }| {
+        self.root = root;
+        self.space = self.remembered.remove(&root).unwrap_or_default();
+        self.space.walks = self.space.walks.wrapping_add(1);
+        if self.space.walks % ABSENT_WALKS == 0 {
+            self.space.absent.clear();
+        }
+        self.space.found.retain(|Found { program, .. }| {
             let there = Program::open(program.start(), VirtAddr::new(program.text().start), mem);
             there.is_ok_and(|there| there.as_ref() == Some(program))
         });
@@ -177,21 +192,33 @@ impl Programs {
     /// The object that an address is of.
     fn find<M: Memory>(&mut self, addr: u64, mem: &mut M) -> Option<usize> {
         let is_of = |found: &Found| found.program.text().contains(&addr);
-        if let Some(known) = self.found.iter().position(is_of) {
+        if let Some(known) = self.space.found.iter().position(is_of) {
             return Some(known);
         }
-        let page = addr & !0xfff;
-        if self.absent.contains(&page) || self.found.len() >= PROGRAMS_LIMIT {
+        let absent = &self.space.absent;
+        if absent.iter().any(|range| range.contains(&addr))
+            || self.space.found.len() >= PROGRAMS_LIMIT
+        {
             return None;
         }
-        let Some(program) = Program::find(VirtAddr::new(addr), mem).ok().flatten() else {
-            self.absent.push(page);
-            return None;
+        let below = absent.iter().map(|range| range.end).filter(|end| *end <= addr);
+        let floor = VirtAddr::new(below.max().unwrap_or(0));
+        let page = addr & !0xfff;
+        let program = match Program::search(VirtAddr::new(addr), floor, mem) {
+            Ok(ProgramSearch::Found(program)) => program,
+            nothing => {
+                let from = match nothing {
+                    Ok(ProgramSearch::NothingFrom(from)) => from.get(),
+                    _ => page,
+                };
+                self.space.pass_over(from..page.saturating_add(0x1000));
+                return None;
+            }
         };
         let name = program.name(mem).map(|name| Untrusted::from(name.as_bytes().to_vec()));
         let number = self.number(&program);
-        self.found.push(Found { program, number, sframe: None, cfi: None, name });
-        self.found.len().checked_sub(1)
+        self.space.found.push(Found { program, number, sframe: None, cfi: None, name });
+        self.space.found.len().checked_sub(1)
     }
 
     /// What an address of user code is called. `comm` is what its thread is called.
@@ -202,7 +229,7 @@ impl Programs {
         mem: &mut M,
     ) -> Option<FoundName> {
         let index = self.find(addr, mem)?;
-        let Found { program, name, .. } = self.found.get(index)?;
+        let Found { program, name, .. } = self.space.found.get(index)?;
         let bias = program.bias();
         let id = program.build_id().map(BuildId::as_bytes);
         let of_file = id.zip(self.sysroot.as_ref()).and_then(|(id, root)| root.name(id));
@@ -245,6 +272,17 @@ impl Programs {
     }
 }
 
+impl Space {
+    /// Takes note of pages without an object.
+    fn pass_over(&mut self, pages: Range<u64>) {
+        if let Some(below) = self.absent.iter_mut().find(|range| range.end == pages.start) {
+            below.end = pages.end;
+        } else if self.absent.len() < ABSENT_LIMIT {
+            self.absent.push(pages);
+        }
+    }
+}
+
 impl Found {
     /// Its `.eh_frame`, if it has one.
     fn cfi<M: Memory>(
@@ -278,7 +316,7 @@ impl Programs {
     ) -> Result<Option<Row>, ProgramError> {
         let addr = frame.lookup_addr().get();
         let Some(index) = self.find(addr, mem) else { return Ok(None) };
-        if !self.found.get(index).is_some_and(|found| found.is_of(A::WORD)) {
+        if !self.space.found.get(index).is_some_and(|found| found.is_of(A::WORD)) {
             return Ok(None);
         }
         let found = self.row_in_memory::<A, M>(index, frame, mem);
@@ -304,8 +342,8 @@ impl Programs {
         mem: &mut M,
     ) -> Result<Option<RegisterRules>, ProgramError> {
         let is_of = |found: &Found| found.program.text().contains(&addr) && found.is_of(word);
-        let Some(index) = self.found.iter().position(is_of) else { return Ok(None) };
-        let Some(found) = self.found.get_mut(index) else { return Ok(None) };
+        let Some(index) = self.space.found.iter().position(is_of) else { return Ok(None) };
+        let Some(found) = self.space.found.get_mut(index) else { return Ok(None) };
         // The row may have been kept.
         let rules = match found.cfi(word, mem) {
             Ok(Some(cfi)) => {
@@ -327,7 +365,7 @@ impl Programs {
 
     /// Takes note of an object that has neither table.
     fn note_missing_table(&mut self, index: usize) {
-        let Some(Found { program, name, .. }) = self.found.get(index) else { return };
+        let Some(Found { program, name, .. }) = self.space.found.get(index) else { return };
         let has_table = program.sframe().is_some() || program.eh_frame_header().is_some();
         if !has_table && self.without_table.len() < MOST_WITHOUT_TABLE {
             // Only libraries have names of their own.
@@ -345,7 +383,7 @@ impl Programs {
         mem: &mut M,
     ) -> Result<Option<Row>, ProgramError> {
         let addr = frame.lookup_addr().get();
-        let Some(found) = self.found.get_mut(index) else { return Ok(None) };
+        let Some(found) = self.space.found.get_mut(index) else { return Ok(None) };
         if let Some((at, len)) = found.program.sframe().filter(|_| A::WORD == WordSize::Eight) {
             let table = match found.sframe.take() {
                 Some(table) => table,
@@ -369,13 +407,13 @@ impl Programs {
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Option<Row> {
-        let program = self.found.get(index)?.program;
+        let program = self.space.found.get(index)?.program;
         let sysroot = self.sysroot.as_mut()?;
         sysroot.row::<A, M>(program.build_id()?.as_bytes(), program.bias(), frame, mem)
     }
 
     fn rules_of_file(&mut self, index: usize, addr: u64, word: WordSize) -> Option<RegisterRules> {
-        let program = self.found.get(index)?.program;
+        let program = self.space.found.get(index)?.program;
         let addr = addr.wrapping_sub(program.bias());
         self.sysroot.as_mut()?.register_rules(program.build_id()?.as_bytes(), addr, word)
     }

@@ -64,7 +64,7 @@ impl RowKeys for ProgramKeys<'_> {
         }
         let programs = programs.borrow();
         let is_of = |found: &&Found| found.program.text().contains(&addr.get());
-        let found = programs.found.iter().find(is_of)?;
+        let found = programs.space.found.iter().find(is_of)?;
         let text = found.program.text();
         // A file that has a part of it has the rows of that part.
         if files.has_code_in(text.clone()) {
@@ -305,7 +305,7 @@ mod tests {
         }
         let programs = kept.programs.get_mut();
         assert_eq!(programs.builds.len(), SPACES_LIMIT + 3);
-        let program = programs.found[0].program;
+        let program = programs.space.found[0].program;
         let id = *program.build_id().unwrap();
         programs.builds = (0..BUILDS_LIMIT)
             .map(|number| ((id, 1..number.try_into().unwrap()), number.try_into().unwrap()))
