@@ -16,7 +16,11 @@ DEFINE_PER_CPU(struct unwind_counts, counts);
 
 /* Of the session, but for what is read in samples and walks. */
 static DEFINE_MUTEX(lock);
-static bool is_open;
+static unsigned long is_open;
+
+#define ALL_FLAGS                                                                                                      \
+	(UNWIND_SETUP_FREQUENCY | UNWIND_SETUP_ON_EXEC | UNWIND_SETUP_USER_ONLY | UNWIND_SETUP_TELL_ENDS |             \
+	 UNWIND_SETUP_AWAIT_TABLES)
 
 static void on_sample(struct perf_event *event, struct perf_sample_data *data, struct pt_regs *regs)
 {
@@ -43,8 +47,10 @@ static long setup(struct unwind_setup *wanted)
 		return -EBUSY;
 	if (wanted->version != UNWIND_DEVICE_VERSION)
 		return -EPROTONOSUPPORT;
+	if (wanted->flags & ~ALL_FLAGS)
+		return -EINVAL;
 	if (wanted->type == PERF_TYPE_TRACEPOINT ||
-	    wanted->type == PERF_TYPE_BREAKPOINT || !wanted->value ||
+	    wanted->type == PERF_TYPE_BREAKPOINT || !wanted->value || wanted->value >> 63 ||
 	    (is_rate ? wanted->value > MAX_HERTZ :
 		       wanted->type == PERF_TYPE_SOFTWARE && wanted->value < MIN_CLOCK_PERIOD_NS))
 		return -EINVAL;
@@ -96,6 +102,8 @@ static long add(struct session *of, const struct unwind_add *what)
 		put_pid(pid);
 		if (!task)
 			return -ESRCH;
+	} else if (attr.enable_on_exec) {
+		return -EINVAL;
 	} else {
 		attr.inherit = 0;
 	}
@@ -216,17 +224,10 @@ static int device_mmap(struct file *file, struct vm_area_struct *vma)
 /* What perf asks of who samples others, and the kernel. */
 static int device_open(struct inode *inode, struct file *file)
 {
-	int error = -EBUSY;
-
 	if (!perfmon_capable())
 		return -EACCES;
-	mutex_lock(&lock);
-	if (!is_open) {
-		is_open = true;
-		error = 0;
-	}
-	mutex_unlock(&lock);
-	return error;
+	/* Not by the lock, which an ioctl has while it reads memory that may come late. */
+	return test_and_set_bit_lock(0, &is_open) ? -EBUSY : 0;
 }
 
 static int device_release(struct inode *inode, struct file *file)
@@ -240,9 +241,7 @@ static int device_release(struct inode *inode, struct file *file)
 		tasks_forget_spaces();
 		session_free(of);
 	}
-	mutex_lock(&lock);
-	is_open = false;
-	mutex_unlock(&lock);
+	clear_bit_unlock(0, &is_open);
 	return 0;
 }
 
@@ -251,6 +250,7 @@ static const struct file_operations operations = {
 	.open = device_open,
 	.release = device_release,
 	.unlocked_ioctl = device_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.mmap = device_mmap,
 };
 

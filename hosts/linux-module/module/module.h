@@ -21,12 +21,15 @@
 #define TASKS_NEAR 16
 /* Walks at a time, each with less than 7 KiB. */
 #define MAX_WALKS 1024
+#define MAX_WALKS_OF_SPACE 64
 /* Frames of a user stack, and of a kernel stack with those of the interrupt. */
 #define MAX_FRAMES 127
 #define MAX_KERNEL_FRAMES 64
 /* Files in which one walk looks for tables, and program headers of each. */
 #define MAX_SEARCHES 16
 #define MAX_HEADERS 32
+/* Mappings below code in which its ELF header is looked for. */
+#define MAX_MAPPINGS_BELOW 16
 /* Of a program that has the device open. */
 #define MAX_EVENTS 4096
 #define MAX_TABLES 256
@@ -97,6 +100,8 @@ struct walk_memory {
 struct space {
 	struct mmu_notifier notifier;
 	spinlock_t lock;
+	/* How many of its tasks walk. */
+	atomic_t walks;
 	/* How often something was unmapped. */
 	u64 unmaps;
 	struct tables *tables;
@@ -126,6 +131,9 @@ struct mapping {
 	u64 start;
 	u64 end;
 	u64 offset;
+	/* Where the ELF header is, and what is mapped with it; zero: nowhere. */
+	u64 header;
+	u64 header_end;
 };
 
 void program_look(const struct mapping *mapping, struct tables *tables, struct unwind_module *module);

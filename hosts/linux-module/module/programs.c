@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* The tables of a program, by its ELF headers: those of the file, or of the memory where there is no file. */
+/*
+ * The tables of a program, by its ELF headers where they are mapped. Its file is not read: others may have a say in who reads
+ * that, and the task itself may be one of them.
+ */
 #include <linux/elf.h>
 #include <linux/fs.h>
 #include <linux/slab.h>
@@ -33,13 +36,10 @@ union segments {
 
 static bool read_at(const struct mapping *mapping, u64 offset, void *to, size_t len)
 {
-	loff_t at = offset;
+	u64 there = mapping->header_end - mapping->header;
 
-	if (!mapping->file)
-		return offset < mapping->end - mapping->start &&
-		       !copy_from_user(to, (void __user *)(mapping->start + offset), len);
-	return S_ISREG(file_inode(mapping->file)->i_mode) && (loff_t)offset >= 0 &&
-	       kernel_read(mapping->file, to, len, &at) == len;
+	return offset < there && len <= there - offset &&
+	       !copy_from_user(to, (void __user *)(mapping->header + offset), len);
 }
 
 /* Returns how many there are, or 0. */
@@ -80,8 +80,9 @@ static const struct table *table_of(const struct mapping *mapping, struct tables
 	u32 len = tables && mapping->file ? smp_load_acquire(&tables->len) : 0, at;
 	const struct inode *inode = len ? file_inode(mapping->file) : NULL;
 
+	/* Code of a file in layers, as in a container, is mapped from the layer. */
 	for (at = 0; at < len; at++)
-		if (file_inode(tables->each[at].file) == inode)
+		if (d_real_inode(tables->each[at].file->f_path.dentry) == inode)
 			return &tables->each[at];
 	return NULL;
 }

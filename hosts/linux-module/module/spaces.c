@@ -2,9 +2,11 @@
 /*
  * What is known of the code of an address space: found when a walk first meets it, forgotten when it is unmapped.
  */
+#include <linux/delay.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -14,6 +16,8 @@
 
 /* Of walk_memory_take. */
 static atomic_t walks = ATOMIC_INIT(0);
+/* Spaces that there are: the module's code is called until the last of them is freed. */
+static atomic_t spaces = ATOMIC_INIT(0);
 
 static void tables_free(struct kref *users)
 {
@@ -41,6 +45,7 @@ static struct mmu_notifier *space_alloc(struct mm_struct *mm)
 
 	if (!space)
 		return ERR_PTR(-ENOMEM);
+	atomic_inc(&spaces);
 	spin_lock_init(&space->lock);
 	unwind_space_init(&space->modules, sizeof(space->bytes));
 	rcu_read_lock();
@@ -62,6 +67,7 @@ static void space_free(struct mmu_notifier *notifier)
 		tables_put(space->tables);
 	kvfree(space->idle);
 	kvfree(space);
+	atomic_dec(&spaces);
 }
 
 static int space_unmap(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
@@ -112,9 +118,14 @@ void space_follow_tables(struct space *space)
 	spin_unlock(&space->lock);
 }
 
+/* No task has one. */
 void spaces_end(void)
 {
 	mmu_notifier_synchronize();
+	/* That has waited for readers, and not for what they have led to on all CPUs. */
+	while (atomic_read(&spaces))
+		msleep(1);
+	synchronize_rcu();
 }
 
 /* ---- memory of walks ---- */
@@ -123,20 +134,25 @@ struct walk_memory *walk_memory_take(struct space *space)
 {
 	struct walk_memory *memory;
 
-	if (atomic_inc_return(&walks) > MAX_WALKS) {
-		atomic_dec(&walks);
-		return NULL;
-	}
+	/* A program whose walks wait for what it does itself has not all of them. */
+	if (atomic_inc_return(&space->walks) > MAX_WALKS_OF_SPACE)
+		goto of_space;
+	if (atomic_inc_return(&walks) > MAX_WALKS)
+		goto of_all;
 	memory = xchg(&space->idle, NULL);
 	if (memory)
 		return memory;
 	/* Of a power of two, so that it is aligned to what it has to be. */
 	memory = kvzalloc(roundup_pow_of_two(sizeof(*memory)), GFP_KERNEL | __GFP_NOWARN);
-	if (memory)
+	if (memory) {
 		unwind_trace_init(&memory->trace, sizeof(memory->bytes));
-	else
-		atomic_dec(&walks);
-	return memory;
+		return memory;
+	}
+of_all:
+	atomic_dec(&walks);
+of_space:
+	atomic_dec(&space->walks);
+	return NULL;
 }
 
 void walk_memory_give(struct space *space, struct walk_memory *memory)
@@ -144,9 +160,27 @@ void walk_memory_give(struct space *space, struct walk_memory *memory)
 	if (cmpxchg(&space->idle, NULL, memory))
 		kvfree(memory);
 	atomic_dec(&walks);
+	atomic_dec(&space->walks);
 }
 
 /* ---- what walks ask ---- */
+
+/* Where the file of a mapping is mapped from its begin on, a few mappings below: its ELF header is there. */
+static void find_header(struct mapping *mapping, struct vm_area_struct *vma)
+{
+	struct file *file = vma->vm_file;
+	VMA_ITERATOR(at, vma->vm_mm, vma->vm_start);
+	u32 left;
+
+	for (left = MAX_MAPPINGS_BELOW; vma && left; left--) {
+		if (!vma->vm_pgoff && vma->vm_file && file_inode(vma->vm_file) == file_inode(file)) {
+			mapping->header = vma->vm_start;
+			mapping->header_end = vma->vm_end;
+			return;
+		}
+		vma = vma_prev(&at);
+	}
+}
 
 static bool mapping_at(u64 pc, struct mapping *mapping)
 {
@@ -159,10 +193,17 @@ static bool mapping_at(u64 pc, struct mapping *mapping)
 	vma = find_vma(mm, pc);
 	if (vma && vma->vm_start <= pc && vma->vm_flags & VM_EXEC) {
 		is_code = true;
+		mapping->header = mapping->header_end = 0;
 		mapping->file = vma->vm_file ? get_file(vma->vm_file) : NULL;
 		mapping->start = vma->vm_start;
 		mapping->end = vma->vm_end;
 		mapping->offset = vma->vm_file ? (u64)vma->vm_pgoff << PAGE_SHIFT : 0;
+		if (vma->vm_file) {
+			find_header(mapping, vma);
+		} else {
+			mapping->header = vma->vm_start;
+			mapping->header_end = vma->vm_end;
+		}
 	}
 	mmap_read_unlock(mm);
 	return is_code;
@@ -212,8 +253,12 @@ int32_t unwind_host_find_module(void *context, uint64_t pc)
 	return !error;
 }
 
+/* Of tables, which may be read for long. */
 static noinline int32_t read_bytes(void *to, u64 addr, size_t len)
 {
+	cond_resched();
+	if (fatal_signal_pending(current))
+		return UNWIND_READ_INVALID;
 	return copy_from_user(to, (void __user *)addr, len) ? UNWIND_READ_INVALID : UNWIND_READ_DONE;
 }
 

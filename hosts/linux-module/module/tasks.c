@@ -4,6 +4,7 @@
  * walked. There is no hook of the last instruction before user code, and none is needed: each request queues a
  * work, so a kernel entry in which something was asked for ends with that work.
  */
+#include <linux/binfmts.h>
 #include <linux/hash.h>
 #include <linux/module.h>
 #include <linux/sched/mm.h>
@@ -11,6 +12,7 @@
 #include <linux/sched/task_stack.h>
 #include <linux/string.h>
 #include <linux/tracepoint.h>
+#include <linux/version.h>
 #include <linux/vmalloc.h>
 
 #include "module.h"
@@ -62,7 +64,8 @@ static void task_make(struct task *task, struct task_struct *of)
 	memset(task, 0, sizeof(*task));
 	task->task = of;
 	init_task_work(&task->work, task_work_entry);
-	init_irq_work(&task->irq, irq_work_entry);
+	/* Before the task goes on, also where other interrupts are threads. */
+	task->irq = IRQ_WORK_INIT_HARD(irq_work_entry);
 	spin_lock_init(&task->lock);
 }
 
@@ -239,7 +242,8 @@ void unwind_host_deliver(struct unwind_task *unwind, const struct unwind_deliver
 		this_cpu_inc(counts.ends[stack->end]);
 	rcu_read_lock();
 	now = rcu_dereference(session);
-	if (now && (has_stack || now->rings.tells_ends))
+	/* A session has no stacks that one before has asked for. */
+	if (now && task->who_serial == now->rings.serial && (has_stack || now->rings.tells_ends))
 		put_stack(&now->rings, task->who, delivery);
 	rcu_read_unlock();
 }
@@ -274,11 +278,21 @@ static void forget_space(struct task *task)
 
 static void walk_end(struct task *task)
 {
+	const struct tables *tables = NULL;
+	struct session *now;
+	bool is_over;
+
 	spin_lock_irq(&task->lock);
+	if (task->space)
+		tables = task->space->tables;
 	task->walks = false;
 	spin_unlock_irq(&task->lock);
-	/* tasks_forget_spaces has left it to this. */
-	if (!rcu_access_pointer(session))
+	/* tasks_forget_spaces has left it to this, if the session has ended meanwhile: there may be another one. */
+	rcu_read_lock();
+	now = rcu_dereference(session);
+	is_over = !now || tables != now->tables;
+	rcu_read_unlock();
+	if (is_over)
 		forget_space(task);
 }
 
@@ -331,8 +345,15 @@ void tasks_forget_spaces(void)
 
 /* ---- the life of tasks: tracepoints, which are found by name ---- */
 
-/* The task itself, its memory gone. */
-static void on_exit_of(void *unused, struct task_struct *of)
+/* The types of the tracepoints' arguments: kernels may check that they are these. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)
+#define EXIT_ARGUMENTS , bool is_last
+#else
+#define EXIT_ARGUMENTS
+#endif
+
+/* The task itself, which does not come back to user code. */
+static void on_exit_of(void *unused, struct task_struct *of EXIT_ARGUMENTS)
 {
 	struct task *task = of == current ? task_find(of) : NULL;
 
@@ -343,18 +364,18 @@ static void on_exit_of(void *unused, struct task_struct *of)
 }
 
 /* The task itself, its new memory in place. */
-static void on_exec(void *unused, struct task_struct *of, pid_t old_pid, void *program)
+static void on_exec(void *unused, struct task_struct *of, pid_t old_pid, struct linux_binprm *program)
 {
 	struct task *task = of == current ? task_find(of) : NULL;
 
 	if (!task)
 		return;
 	forget_space(task);
-	/* Another thread than the first takes its number. */
-	task->who_serial = 0;
 	do
 		abandon(task, UNWIND_LOSS_EXEC);
 	while (unwind_reopen(&task->unwind) == UNWIND_RETURN_PENDING);
+	/* Another thread than the first takes its number. */
+	WRITE_ONCE(task->who_serial, 0);
 }
 
 /* It never runs again. */

@@ -367,11 +367,15 @@ int main(int argc, char **argv)
 		fprintf(stderr, "unwind-record: nothing to record\n");
 		return EXIT_FAILURE;
 	}
-	if (cpus > MAX_CPUS)
+	if (cpus > MAX_CPUS) {
+		fprintf(stderr, "unwind-record: of %d CPUs only %d are sampled\n", cpus, MAX_CPUS);
 		cpus = MAX_CPUS;
+	}
 	signal(SIGINT, stop);
 	signal(SIGTERM, stop);
-	out = fopen(path, "w+");
+	/* It has addresses of the kernel and of programs, which are nobody else's business. */
+	int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	out = file < 0 ? NULL : fdopen(file, "w+");
 	if (!out)
 		fail(path);
 	device = open("/dev/unwind", O_RDWR | O_CLOEXEC);

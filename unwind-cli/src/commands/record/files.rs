@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -57,7 +58,8 @@ impl Files {
             Some(_) => options.create_new(true),
             None => options.create(true).truncate(false),
         };
-        let file = options.write(true).open(&at)?;
+        // As of perf: it has addresses of the kernel and of programs, which are nobody else's business.
+        let file = options.write(true).mode(0o600).open(&at)?;
         Ok(OpenFile { file, at, path })
     }
 
