@@ -164,7 +164,7 @@ impl Programs {
         self.root = root;
         self.space = self.remembered.remove(&root).unwrap_or_default();
         self.space.walks = self.space.walks.wrapping_add(1);
-        if self.space.walks % ABSENT_WALKS == 0 {
+        if self.space.walks.is_multiple_of(ABSENT_WALKS) {
             self.space.absent.clear();
         }
         self.space.found.retain(|Found { program, .. }| {
