@@ -100,8 +100,8 @@ struct walk_memory {
 struct space {
 	struct mmu_notifier notifier;
 	spinlock_t lock;
-	/* How many of its tasks walk. */
-	atomic_t walks;
+	/* How many memories of walks it has. */
+	atomic_t memories;
 	/* How often something was unmapped. */
 	u64 unmaps;
 	struct tables *tables;

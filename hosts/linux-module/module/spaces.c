@@ -134,33 +134,34 @@ struct walk_memory *walk_memory_take(struct space *space)
 {
 	struct walk_memory *memory;
 
-	/* A program whose walks wait for what it does itself has not all of them. */
-	if (atomic_inc_return(&space->walks) > MAX_WALKS_OF_SPACE)
-		goto of_space;
 	if (atomic_inc_return(&walks) > MAX_WALKS)
-		goto of_all;
+		goto refused;
 	memory = xchg(&space->idle, NULL);
 	if (memory)
 		return memory;
+	/* A program whose walks wait for what it does itself has not all of them. */
+	if (atomic_inc_return(&space->memories) > MAX_WALKS_OF_SPACE)
+		goto of_space;
 	/* Of a power of two, so that it is aligned to what it has to be. */
 	memory = kvzalloc(roundup_pow_of_two(sizeof(*memory)), GFP_KERNEL | __GFP_NOWARN);
 	if (memory) {
 		unwind_trace_init(&memory->trace, sizeof(memory->bytes));
 		return memory;
 	}
-of_all:
-	atomic_dec(&walks);
 of_space:
-	atomic_dec(&space->walks);
+	atomic_dec(&space->memories);
+refused:
+	atomic_dec(&walks);
 	return NULL;
 }
 
 void walk_memory_give(struct space *space, struct walk_memory *memory)
 {
-	if (cmpxchg(&space->idle, NULL, memory))
+	if (cmpxchg(&space->idle, NULL, memory)) {
 		kvfree(memory);
+		atomic_dec(&space->memories);
+	}
 	atomic_dec(&walks);
-	atomic_dec(&space->walks);
 }
 
 /* ---- what walks ask ---- */
