@@ -239,11 +239,16 @@ fn the_registers_of_user_code_are_at_the_end_of_the_stack_that_is_in_use() {
         }
         image.write(saved, &[0; 21]);
     }
+    let is_stack = |image: &mut Image, sp| linux.is_stack_of(&task, VirtAddr::new(sp), image);
+    assert_eq!(is_stack(&mut image, below), Ok(false));
     // A thread of the kernel has none.
     image.write(kernel::STACK_END - 5 * 8, &[0x40_1000, 0x33, 0x202, 0x7fff_0000, 0x2b]);
     assert!(find(&mut image, below).is_some());
     image.write(kernel::TASK + 0x38, &[0]);
     assert_eq!(find(&mut image, below), None);
+    // But a task that ends, which has no memory any more, has its stack.
+    assert_eq!(is_stack(&mut image, below), Ok(true));
+    assert_eq!(is_stack(&mut image, kernel::STACK - 8), Ok(false));
 }
 
 #[test]

@@ -81,6 +81,7 @@ fn guest_task(kernel: &GuestLinux, task: Task, saved: Option<SavedRegisters>, wo
     let files = TaskFiles { kernel, space, task };
     let mut of_kernel = PagedMemory::<_, 1>::with_tlb(Physical, space);
     seen(kernel.registers_for_stack(&task, &vcpu, &mut of_kernel));
+    seen(kernel.is_stack_of(&task, VirtAddr::new(word), &mut of_kernel));
     seen(kernel.with_page_table_of(&task, &vcpu, &mut of_kernel));
     seen(kernel.is_space_of(&task, &space, &mut of_kernel));
     let paged = PagedMemory::with_tlb(Physical, space);

@@ -231,6 +231,22 @@ impl GuestLinux {
         }
     }
 
+    /// Whether `sp` is on the stack that the kernel has for a task, as long as that has registers of user code at its end:
+    /// not of a thread of the kernel. While the kernel switches tasks, it is the next one's for some instructions.
+    ///
+    /// # Errors
+    ///
+    /// [`LinuxError::Unreadable`].
+    pub fn is_stack_of<M: Memory>(
+        &self,
+        task: &Task,
+        sp: VirtAddr,
+        mem: &mut M,
+    ) -> Result<bool, LinuxError> {
+        let Some(layout) = self.task else { return Ok(false) };
+        Ok(task.user_registers(layout, sp, mem)?.is_some())
+    }
+
     /// Where the page is that an access of a task to this address would bring, if the kernel has it in memory: of a
     /// file that is mapped there. It takes the table's entry for the address to be empty: what has been there once, and
     /// is not now, is not what the file has. Linux 5.10 and later; `None` where it is not known.

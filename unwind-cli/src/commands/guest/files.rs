@@ -143,6 +143,12 @@ impl GuestFiles {
         self.wide.find(addr).or_else(of_kernel)
     }
 
+    /// Whether one of the files names an address.
+    pub(crate) fn has_name(&self, is_wide: bool, addr: u64) -> bool {
+        let image = self.find(is_wide, addr).and_then(|module| module.image().ok());
+        image.is_some_and(|image| matches!(image.function(addr), Ok(Some(_))))
+    }
+
     /// What an address in the code of one of the files is called.
     pub(crate) fn name(&self, is_wide: bool, addr: u64) -> Option<FoundName> {
         let module = self.find(is_wide, addr)?;

@@ -220,6 +220,20 @@ impl Linux {
         }
     }
 
+    /// Whether the kernel runs on a task's own stack, with user code that has entered it there.
+    pub(crate) fn is_stack_of(
+        &self,
+        task: &Task,
+        vcpu: &VcpuRegisters,
+        space: AddressSpace,
+        ram: &mut GuestRam,
+    ) -> bool {
+        let sp = VirtAddr::new(vcpu.x86_64_registers().sp());
+        let mut memory = KernelMemory::with_tlb(ram, space);
+        let found = self.found.as_ref();
+        found.is_some_and(|found| found.kernel.is_stack_of(task, sp, &mut memory) == Ok(true))
+    }
+
     /// Whether an address space is the task's own.
     pub(crate) fn is_space_of(
         &self,

@@ -63,11 +63,16 @@ impl Source {
     ///
     /// [`Failure`] if one of them is not to be had.
     pub(crate) fn connect(&self) -> Result<(Monitor, GuestRam), Failure> {
-        let map_of = |text: &str| MemoryMap::parse(text).ok_or(GuestError::NoMemoryMap);
+        let regions_of = |text: &str| {
+            let regions = MemoryMap::regions(text);
+            if regions.is_empty() { Err(GuestError::NoMemoryMap) } else { Ok(regions) }
+        };
+        // A file has what there is most of.
+        let of_file = |text: &str| Ok::<_, GuestError>(regions_of(text)?.swap_remove(0));
         if let Some(address) = &self.gdb {
             let mut gdb = Gdb::connect(address)?;
             let ram = match &self.mem {
-                Some(path) => Some(GuestRam::open(path, map_of(&gdb.monitor("info mtree -f")?)?)?),
+                Some(path) => Some(GuestRam::open(path, of_file(&gdb.monitor("info mtree -f")?)?)?),
                 None => None,
             };
             let gdb = Rc::new(RefCell::new(gdb));
@@ -75,10 +80,10 @@ impl Source {
             return Ok((Monitor::Gdb(gdb), ram));
         }
         let mut qmp = Qmp::connect(self.qmp.as_deref().unwrap_or_else(|| "".as_ref()))?;
-        let map = map_of(&qmp.monitor("info mtree -f", None)?)?;
+        let text = qmp.monitor("info mtree -f", None)?;
         let ram = match &self.mem {
-            Some(path) => GuestRam::open(path, map)?,
-            None => qmp.memory(map)?,
+            Some(path) => GuestRam::open(path, of_file(&text)?)?,
+            None => qmp.memory(regions_of(&text)?)?,
         };
         Ok((Monitor::Qmp(qmp), ram))
     }

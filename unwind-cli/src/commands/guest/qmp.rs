@@ -28,6 +28,9 @@ const ANSWER_LIMIT: usize = 16 << 20;
 /// The most vCPUs that a guest may have; QEMU has machines of 4,096.
 const VCPU_LIMIT: usize = 1 << 14;
 
+/// The most regions of memory.
+const REGIONS_LIMIT: usize = 1 << 8;
+
 /// A connection to a QEMU that runs.
 #[derive(Debug)]
 pub(crate) struct Qmp {
@@ -153,14 +156,21 @@ impl Qmp {
     /// # Errors
     ///
     /// As [`execute`](Self::execute), and if the process may not be read.
-    pub(crate) fn memory(&mut self, map: MemoryMap) -> Result<GuestRam, GuestError> {
+    pub(crate) fn memory(&mut self, regions: Vec<MemoryMap>) -> Result<GuestRam, GuestError> {
         let peer = sockopt::socket_peercred(self.reader.get_ref());
         let pid = peer.map_err(|error| GuestError::Broken(error.into()))?.pid.as_raw_pid();
-        let (addr, at) = map.first().ok_or(GuestError::NoMemoryMap)?;
-        let text = self.monitor(&format!("gpa2hva {addr:#x}"), None)?;
-        let start = host_address(&text).and_then(|host| host.checked_sub(at));
-        let start = start.ok_or_else(|| GuestError::NoAddress(text.into()))?;
-        GuestRam::of_process(pid, start, map)
+        let mut placed = Vec::new();
+        for region in regions.into_iter().take(REGIONS_LIMIT) {
+            let (addr, at) = region.first().ok_or(GuestError::NoMemoryMap)?;
+            let text = self.monitor(&format!("gpa2hva {addr:#x}"), None)?;
+            match host_address(&text).and_then(|host| host.checked_sub(at)) {
+                Some(start) => placed.push((region, start)),
+                // The least are firmware and devices' memory, of which QEMU may tell no place.
+                None if !placed.is_empty() => {}
+                None => return Err(GuestError::NoAddress(text.into())),
+            }
+        }
+        GuestRam::of_process(pid, MemoryMap::of_regions(placed))
     }
 
     /// The numbers of the vCPUs.
@@ -248,7 +258,7 @@ pub(crate) fn read_answers(text: &[u8]) -> usize {
     let read = |line: &[u8]| {
         let text = answer::<String>("x", line).ok().flatten().unwrap_or_default();
         let _ = VcpuState::parse(&text);
-        let _ = MemoryMap::parse(&text);
+        let _ = MemoryMap::regions(&text);
         let vcpus = answer::<Vec<Vcpu>>("x", line).ok().flatten().unwrap_or_default();
         let running = answer::<Status>("x", line).ok().flatten().map(|status| status.running);
         text.len().saturating_add(vcpus.len()).saturating_add(usize::from(running.is_some()))

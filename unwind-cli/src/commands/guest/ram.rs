@@ -31,11 +31,9 @@ pub(crate) struct MemoryMap {
 }
 
 impl MemoryMap {
-    /// Reads the text of `info mtree -f`; `None` if it has no memory.
-    ///
-    /// Memory is what the flat view of the system has most of by one name.
-    /// Firmware and video memory have names of their own.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    /// Reads the text of `info mtree -f`: what the flat view of the system has by each name, the most first. Nodes of
+    /// NUMA, memory that was plugged in, firmware and video memory have names of their own.
+    pub(crate) fn regions(text: &str) -> Vec<Self> {
         let mut by_name = BTreeMap::<&str, Vec<(Range<u64>, u64)>>::new();
         let mut of_system = false;
         for line in text.lines().map(str::trim) {
@@ -50,9 +48,21 @@ impl MemoryMap {
                 sum.saturating_add(range.end.saturating_sub(range.start))
             })
         };
-        let mut ranges = by_name.into_values().max_by_key(|ranges| size(ranges))?;
-        ranges.sort_unstable_by_key(|(range, _)| range.start);
-        Some(Self { ranges })
+        let mut regions: Vec<_> = by_name.into_values().collect();
+        regions.sort_by_key(|ranges| Reverse(size(ranges)));
+        let sorted = |mut ranges: Vec<(Range<u64>, u64)>| {
+            ranges.sort_unstable_by_key(|(range, _)| range.start);
+            Self { ranges }
+        };
+        regions.into_iter().map(sorted).collect()
+    }
+
+    /// All of these regions, each with what is to be added to its places.
+    pub(crate) fn of_regions(regions: Vec<(Self, u64)>) -> Self {
+        let moved = regions.into_iter().flat_map(|(region, by)| {
+            region.ranges.into_iter().map(move |(range, at)| (range, at.wrapping_add(by)))
+        });
+        Self::flat(moved.collect())
     }
 
     /// The memory in the dump of a machine, as far as its file has it.
@@ -130,12 +140,7 @@ fn region(line: &str) -> Option<(&str, Range<u64>, u64)> {
 #[derive(Debug)]
 pub(crate) enum GuestRam {
     /// It is read by system calls: a mapped file that shrinks would kill the reader.
-    File {
-        file: File,
-        /// Where the memory begins in it.
-        start: u64,
-        map: MemoryMap,
-    },
+    File { file: File, map: MemoryMap },
     /// A stub for gdb reads it while the guest stands.
     Stub(Rc<RefCell<Gdb>>),
 }
@@ -154,25 +159,25 @@ impl GuestRam {
         if len < end {
             return Err(GuestError::MemoryFile { path: path.to_owned(), len, end }.into());
         }
-        Ok(Self::File { file, start: 0, map })
+        Ok(Self::File { file, map })
     }
 
-    /// The memory of the process that runs the guest, which has that at `start`.
+    /// The memory of the process that runs the guest, whose places are addresses there.
     ///
     /// # Errors
     ///
     /// [`GuestError::Process`] if it may not be read.
-    pub(crate) fn of_process(pid: i32, start: u64, map: MemoryMap) -> Result<Self, GuestError> {
+    pub(crate) fn of_process(pid: i32, map: MemoryMap) -> Result<Self, GuestError> {
         let file = File::open(format!("/proc/{pid}/mem"));
         let file = file.map_err(|error| GuestError::Process { pid, error })?;
-        Ok(Self::File { file, start, map })
+        Ok(Self::File { file, map })
     }
 }
 
 impl PhysicalMemory for GuestRam {
     fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        let (file, start, map) = match self {
-            Self::File { file, start, map } => (file, *start, map),
+        let (file, map) = match self {
+            Self::File { file, map } => (file, map),
             Self::Stub(stub) => {
                 let read = stub.borrow_mut().read(addr.get(), buf);
                 return read.ok_or(ReadError::Invalid);
@@ -180,7 +185,6 @@ impl PhysicalMemory for GuestRam {
         };
         let len = u64::try_from(buf.len()).map_err(|_| ReadError::Invalid)?;
         let at = map.locate(addr.get(), len).ok_or(ReadError::Invalid)?;
-        let at = start.checked_add(at).ok_or(ReadError::Invalid)?;
         loop {
             match file.read_exact_at(buf, at) {
                 Ok(()) => return Ok(()),
@@ -216,7 +220,7 @@ FlatView #2
 
     #[test]
     fn memory_above_the_gap_is_after_that_below_in_the_file() {
-        let map = MemoryMap::parse(TREE).unwrap();
+        let map = MemoryMap::regions(TREE).remove(0);
         assert_eq!(map.locate(0x1000, 8), Some(0x1000));
         assert_eq!(map.locate(0x0c_0000, 8), Some(0x0c_0000), "read-only memory");
         assert_eq!(map.locate(0x7fff_fff8, 8), Some(0x7fff_fff8));
@@ -237,7 +241,7 @@ FlatView #2
 
     #[test]
     fn what_is_not_memory_has_no_place() {
-        let map = MemoryMap::parse(TREE).unwrap();
+        let map = MemoryMap::regions(TREE).remove(0);
         for addr in [0x9_fff9, 0xa_0000, 0xe_0000, 0x7fff_fff9, 0xffff_fff0, 0x1_8000_0000] {
             assert_eq!(map.locate(addr, 8), None, "{addr:#x}");
         }
@@ -245,15 +249,27 @@ FlatView #2
     }
 
     #[test]
+    fn all_memory_of_the_system_has_a_place_by_its_name() {
+        let regions = MemoryMap::regions(TREE);
+        let hosts = [0x7f00_0000_0000, 0x7e00_0000_0000];
+        assert_eq!(regions.len(), hosts.len());
+        let map = MemoryMap::of_regions(regions.into_iter().zip(hosts).collect());
+        assert_eq!(map.locate(0x1_0000_0000, 8), Some(0x7f00_8000_0000));
+        assert_eq!(map.locate(0xe_0000, 8), Some(0x7e00_0002_0000));
+        assert_eq!(map.locate(0xffff_fff0, 8), Some(0x7e00_0003_fff0));
+        assert_eq!(map.locate(0xa_0000, 8), None);
+    }
+
+    #[test]
     fn text_without_memory_gives_no_map() {
-        assert_eq!(MemoryMap::parse(""), None);
+        assert_eq!(MemoryMap::regions(""), []);
         assert_eq!(
-            MemoryMap::parse(
+            MemoryMap::regions(
                 &TREE.replace("root: system", "root: s").replace("region: system", "region: s")
             ),
-            None
+            []
         );
         let damaged = "Root memory region: system\n zz-10 (prio 0, ram): m\n 10-0 (prio 0, ram): m\n 0-ffffffffffffffff (prio 0, ram): m";
-        assert_eq!(MemoryMap::parse(damaged), None);
+        assert_eq!(MemoryMap::regions(damaged), []);
     }
 }

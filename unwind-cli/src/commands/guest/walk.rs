@@ -66,13 +66,12 @@ impl Part {
         Self { code, is_by_orc: false, frames, names: Vec::new(), end, why }
     }
 
-    /// Names the frames that no file has.
+    /// Names the frames that no file has, or that have no name there: images of kernels have none.
     fn name(&mut self, files: &GuestFiles, mut find: impl FnMut(u64) -> Option<FoundName>) {
         let is_wide = self.code == CodeKind::X86_64;
         let names = self.frames.iter().map(|frame| {
             let addr = frame.pc.lookup_addr().get();
-            let is_of_file = files.find(is_wide, addr).is_some();
-            if is_of_file { None } else { find(addr) }
+            if files.has_name(is_wide, addr) { None } else { find(addr) }
         });
         self.names = names.collect();
     }
@@ -164,7 +163,10 @@ impl<'f> GuestWalks<'f> {
         };
         // User code that enters by the stack of the next task is that one's.
         let own_task = kernel.zip(task).and_then(|(of_kernel, task)| {
-            let is_own = vcpu.is_user() || self.linux.is_space_of(&task, &space, of_kernel, ram);
+            // One that ends has given its address space back before its stack.
+            let is_own = vcpu.is_user()
+                || self.linux.is_space_of(&task, &space, of_kernel, ram)
+                || self.linux.is_stack_of(&task, vcpu, of_kernel, ram);
             is_own.then_some(task)
         });
         let tables = match self.files.kernel_table() {
