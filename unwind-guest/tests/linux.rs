@@ -99,6 +99,7 @@ fn a_page_of_a_file_is_where_the_kernel_keeps_it() {
 const ROOT: u64 = kernel::PAGE_TABLE & 0xffff_ffff;
 const OF_USER: u64 = ROOT | 0x1000;
 const OTHER: u64 = ROOT + 0x2000;
+const IMAGE_AT: u64 = 0x40_0000;
 
 /// The image behind page tables that have it, all of physical memory, and of user code none of the mapping's pages. Under
 /// KPTI the second table of the task has user code alone.
@@ -120,11 +121,10 @@ fn physical(image: &Image, kpti: bool) -> Vec<u8> {
             put(root + slot(addr, 3), &(table | inner).to_le_bytes());
         }
     }
-    let image_at = 0x40_0000_u64;
     for (entry, value) in [
         (0x1000 + slot(direct, 2), large),
         (0x2000 + slot(START, 2), 0x3000 | inner),
-        (0x3000 + slot(START, 1), image_at | large),
+        (0x3000 + slot(START, 1), IMAGE_AT | large),
         (0x4000 + slot(MAPPED, 2), 0x5000 | inner),
         (0x5000 + slot(MAPPED, 1), 0x6000 | inner),
         (0x7000, 0x8000 | inner),
@@ -133,7 +133,7 @@ fn physical(image: &Image, kpti: bool) -> Vec<u8> {
     ] {
         put(entry, &value.to_le_bytes());
     }
-    put(image_at, &image.bytes);
+    put(IMAGE_AT, &image.bytes);
     // The first page of the mapping, and what the kernel keeps of it.
     put(0x4_2123, b"a file");
     put(0xa000 + 0x42 * 64 % 0x1000, &[1 << 3]);
@@ -173,7 +173,7 @@ fn a_stack_is_read_by_the_page_tables_of_its_own_task() {
     image.write(kernel::STACK_END - 5 * 8, &[0x40_1000, 0x33, 0x202, 0x7fff_0000, 0x2b]);
     let bytes = physical(&image, false);
     let of_kernel = AddressSpace::new(PagingMode::FourLevel, OTHER).access(Access::Supervisor);
-    let root = |cr3: u64, sp: u64, dpl: u8| {
+    let registers = |bytes: &[u8], cr3: u64, sp: u64, dpl: u8| {
         let ss = Segment { dpl, ..Segment::default() };
         let mut vcpu = VcpuRegisters {
             cr0: 1 << 31 | 1,
@@ -184,16 +184,23 @@ fn a_stack_is_read_by_the_page_tables_of_its_own_task() {
             ..VcpuRegisters::default()
         };
         vcpu.general[7] = sp;
-        let mut memory = PagedMemory::<_, 4>::with_tlb(FlatMemory::new(&bytes), of_kernel);
+        let mut memory = PagedMemory::<_, 4>::with_tlb(FlatMemory::new(bytes), of_kernel);
         let own = linux.registers_for_stack(&task, &vcpu, &mut memory).unwrap();
         assert_eq!(VcpuRegisters { cr3, ..own }, vcpu);
         own.cr3
     };
+    let root = |cr3, sp, dpl| registers(&bytes, cr3, sp, dpl);
     let below = kernel::STACK + 0x1000;
     assert_eq!(root(OTHER, below, 0), ROOT, "the stack is still the former task's");
     assert_eq!(root(OTHER, kernel::STACK - 8, 0), OTHER, "it is the next one's");
     assert_eq!(root(ROOT | 0x18, below, 0), ROOT | 0x18);
     assert_eq!(root(OTHER, below, 3), OTHER, "user code");
+    // A task that ends has none, and any page tables.
+    image.write(kernel::TASK + 0x38, &[0]);
+    let bytes = physical(&image, false);
+    let at = IMAGE_AT + (kernel::OWN_PAGE_TABLE - START);
+    assert_eq!(registers(&bytes, OTHER, below, 0), at);
+    assert_eq!(registers(&bytes, OTHER, kernel::STACK - 8, 0), OTHER);
 }
 
 #[test]

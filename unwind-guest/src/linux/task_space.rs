@@ -14,7 +14,8 @@ const OF_USER: u64 = 1 << 12;
 impl GuestLinux {
     /// The registers of a vCPU as the walk of the stack that it has needs them. A kernel that switches tasks has the
     /// page tables of the next one for some instructions before it has its stack: user code that has entered by the
-    /// former one's stack is read by that's own page tables. `mem` has all of the kernel.
+    /// former one's stack is read by that's own page tables. A task that ends has given its memory back and may have page
+    /// tables of any other task: it gets those of the kernel, which have no user code. `mem` has all of the kernel.
     ///
     /// # Errors
     ///
@@ -26,8 +27,12 @@ impl GuestLinux {
         mem: &mut PagedMemory<P, PAGES>,
     ) -> Result<VcpuRegisters, LinuxError> {
         let sp = VirtAddr::new(vcpu.x86_64_registers().sp());
-        if vcpu.is_user() || self.user_registers(task, sp, mem)?.is_none() {
+        if vcpu.is_user() || !self.is_stack_of(task, sp, mem)? {
             return Ok(*vcpu);
+        }
+        if self.page_table_of(task, mem)?.is_none() {
+            let Some(root) = self.page_table() else { return Ok(*vcpu) };
+            return Ok(VcpuRegisters { cr3: place_of(root, mem)?.get(), ..*vcpu });
         }
         let space = vcpu.address_space();
         if self.is_space_of(task, &space, mem)? {
@@ -85,11 +90,20 @@ impl GuestLinux {
         task: &Task,
         mem: &mut PagedMemory<P, PAGES>,
     ) -> Result<Option<PhysAddr>, LinuxError> {
-        let Some(root) = self.page_table_of(task, mem)? else { return Ok(None) };
-        let space = *mem.space();
-        let page = space.translate(mem.physical(), root);
-        let unreadable =
-            |fault: Fault| LinuxError::Unreadable { addr: root, error: fault.read_error() };
-        Ok(Some(page.map_err(unreadable)?.locate(root)))
+        match self.page_table_of(task, mem)? {
+            Some(root) => place_of(root, mem).map(Some),
+            None => Ok(None),
+        }
     }
+}
+
+/// Where what the kernel has at an address is in physical memory.
+fn place_of<P: PhysicalMemory, const PAGES: usize>(
+    addr: VirtAddr,
+    mem: &mut PagedMemory<P, PAGES>,
+) -> Result<PhysAddr, LinuxError> {
+    let space = *mem.space();
+    let page = space.translate(mem.physical(), addr);
+    let unreadable = |fault: Fault| LinuxError::Unreadable { addr, error: fault.read_error() };
+    Ok(page.map_err(unreadable)?.locate(addr))
 }

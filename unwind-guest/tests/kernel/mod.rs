@@ -22,6 +22,8 @@ pub(crate) const MODULE_CODE: u64 = 0xffff_ffff_c000_0000;
 pub(crate) const GDT: u64 = DATA + 0x800;
 /// The address space of the task, the tree of its mappings, a mapping, its file, and that's pages.
 const SPACE: u64 = DATA + 0x900;
+/// Where the kernel has a table of its own.
+pub(crate) const OWN_PAGE_TABLE: u64 = DATA + 0x1000;
 pub(crate) const PAGE_TABLE: u64 = 0xffff_8880_0123_4000;
 /// The stack that the kernel has for the task, of which the image has the end.
 pub(crate) const STACK: u64 = STACK_END - 0x4000;
@@ -65,6 +67,7 @@ pub(crate) fn symbol(index: u32, layout: Layout) -> (String, u64) {
         (_, 1) => ("_end", END),
         (_, 2) => ("modules", MODULES),
         (_, 5) => ("vmemmap_base", PAGES),
+        (_, 6) => ("init_top_pgt", OWN_PAGE_TABLE),
         (_, 3) => ("__per_cpu_offset", AREAS),
         (_, 4) if !has_values => ("current_task", PER_CPU),
         (1, _) => ("_text", START),
