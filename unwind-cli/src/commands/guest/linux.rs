@@ -234,6 +234,13 @@ impl Linux {
         found.is_some_and(|found| found.kernel.is_stack_of(task, sp, &mut memory) == Ok(true))
     }
 
+    /// Whether a task has no memory any more: it ends.
+    pub(crate) fn has_ended(&self, task: &Task, space: AddressSpace, ram: &mut GuestRam) -> bool {
+        let mut memory = KernelMemory::with_tlb(ram, space);
+        let found = self.found.as_ref();
+        found.is_some_and(|found| found.kernel.page_table_of(task, &mut memory) == Ok(None))
+    }
+
     /// Whether an address space is the task's own.
     pub(crate) fn is_space_of(
         &self,

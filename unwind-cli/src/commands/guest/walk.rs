@@ -169,6 +169,9 @@ impl<'f> GuestWalks<'f> {
                 || self.linux.is_stack_of(&task, vcpu, of_kernel, ram);
             is_own.then_some(task)
         });
+        let has_ended = kernel
+            .zip(own_task)
+            .is_some_and(|(of_kernel, task)| self.linux.has_ended(&task, of_kernel, ram));
         let tables = match self.files.kernel_table() {
             Some(table) => vec![table],
             None => self.linux.tables().to_vec(),
@@ -180,6 +183,12 @@ impl<'f> GuestWalks<'f> {
         self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
         let comm = own_task.as_ref().map(Task::comm);
         let mut stack = self.walk_parts((vcpu, saved, comm), &tables, &mut memory);
+        if let Some(user) = stack.user.as_mut().filter(|_| has_ended) {
+            user.frames.truncate(1);
+            let text = "the thread has ended, and has given its memory back";
+            user.end = StackEnd::not_walkable(text.into());
+            user.why = Some("thread-ended");
+        }
         // Some instructions long the kernel has the next task's stack, and tells the former one.
         stack.task = if stack.user.is_some() { own_task } else { task };
         let of_user = if vcpu.is_user() { Some(&mut stack.part) } else { stack.user.as_mut() };

@@ -37,7 +37,8 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   stack-not-resident    walked in the kernel: a part of the stack that is not there, or that is not to be
                         brought in (--no-fault)
   executed-another      the process executed another program before its stack was walked in the kernel
-  thread-ended          the thread ended before its stack was walked in the kernel
+  thread-ended          the thread ended before its stack was walked in the kernel; in a guest, it
+                        has given its memory back
   not-resident          of --guest: a page of the stack or of a table is not in the guest's memory
   kernel-entry          of --guest: the guest's kernel has not saved the registers of user code yet
   interpreted-calls     walked in the kernel: calls of Python may be missing, or not at their frames
