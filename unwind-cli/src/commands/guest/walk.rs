@@ -169,8 +169,10 @@ impl<'f> GuestWalks<'f> {
                 || self.linux.is_stack_of(&task, vcpu, of_kernel, ram);
             is_own.then_some(task)
         });
+        // Of one on the stack of an interrupt it is not known whose page tables the CPU has.
         let has_ended = kernel
-            .zip(own_task)
+            .zip(task)
+            .filter(|_| !vcpu.is_user())
             .is_some_and(|(of_kernel, task)| self.linux.has_ended(&task, of_kernel, ram));
         let tables = match self.files.kernel_table() {
             Some(table) => vec![table],
@@ -190,7 +192,7 @@ impl<'f> GuestWalks<'f> {
             user.why = Some("thread-ended");
         }
         // Some instructions long the kernel has the next task's stack, and tells the former one.
-        stack.task = if stack.user.is_some() { own_task } else { task };
+        stack.task = if stack.user.is_some() && !has_ended { own_task } else { task };
         let of_user = if vcpu.is_user() { Some(&mut stack.part) } else { stack.user.as_mut() };
         let (files, programs) = (self.files, self.programs.get_mut());
         if let Some(user) = of_user {
