@@ -227,8 +227,9 @@ fn threads_that_execute_and_processes_whose_first_thread_ends_first_leave_no_ent
     let Some(program) = hostile("in_kernel_entries") else { return };
     let Some(bpftool) = tool("bpftool") else { return };
     let _alone = ALONE.lock();
-    // What is recorded lives on, so that the recorder does.
-    let script = "\"$0\" executes 200; \"$0\" leaves 100; echo done > ends; exec sleep 2";
+    // What is recorded lives on until it was looked at, so that the recorder does.
+    let script = "\"$0\" executes 200; \"$0\" leaves 100; echo done > ends; left=300
+        while [ ! -e seen ] && [ $left -gt 0 ]; do sleep 0.1; left=$((left - 1)); done";
     let arguments = ["--", "sh", "-c", script, program.to_str().unwrap()];
     let directory = program.parent().unwrap();
     let mut recorder = Recorder::start(directory, "perf.data", &arguments);
@@ -236,6 +237,7 @@ fn threads_that_execute_and_processes_whose_first_thread_ends_first_leave_no_ent
         directory.join("ends").exists() || recorder.child.try_wait().unwrap().is_some()
     });
     let found = ["tasks", "spaces"].map(|name| entries(&bpftool, recorder.child.id(), name));
+    fs::write(directory.join("seen"), "").unwrap();
     let Some(_) = recorder.finish() else { return };
     // Those of the shell, and of what is ending.
     assert!(found.iter().all(|found| found.is_some_and(|found| found < 10)), "{found:?}");
