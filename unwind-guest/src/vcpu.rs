@@ -45,6 +45,9 @@ pub struct Segment {
     pub db: bool,
 }
 
+/// The bit of a root's address that tells the second one of two tables, which user code has under KPTI.
+pub(crate) const USER_TABLE: u64 = 1 << 12;
+
 /// The kind of code that a stack is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeKind {
@@ -114,7 +117,6 @@ impl VcpuRegisters {
     /// first has all. The registers do not say whether that is so: what is not found by one may be by the other.
     #[must_use]
     pub const fn kernel_address_spaces(&self) -> (AddressSpace, Option<AddressSpace>) {
-        const USER_TABLE: u64 = 1 << 12;
         let own = self.address_space().access(Access::Supervisor);
         if self.cr3 & USER_TABLE == 0 {
             return (own, None);

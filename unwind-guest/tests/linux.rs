@@ -101,7 +101,7 @@ const OF_USER: u64 = ROOT | 0x1000;
 const OTHER: u64 = ROOT + 0x2000;
 const IMAGE_AT: u64 = 0x40_0000;
 
-/// The image behind page tables that have it, all of physical memory, and of user code none of the mapping's pages. Under
+/// The image, and page tables that have it, all of physical memory, and of user code none of the mapping's pages. Under
 /// KPTI the second table of the task has user code alone.
 fn physical(image: &Image, kpti: bool) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(OTHER + 0x1000).unwrap()];

@@ -64,7 +64,7 @@ static void task_make(struct task *task, struct task_struct *of)
 	memset(task, 0, sizeof(*task));
 	task->task = of;
 	init_task_work(&task->work, task_work_entry);
-	/* Before the task goes on, also where other interrupts are threads. */
+	/* Before the task returns to user code, also where other interrupts are threads. */
 	task->irq = IRQ_WORK_INIT_HARD(irq_work_entry);
 	spin_lock_init(&task->lock);
 }

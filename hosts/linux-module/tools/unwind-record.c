@@ -373,7 +373,7 @@ int main(int argc, char **argv)
 	}
 	signal(SIGINT, stop);
 	signal(SIGTERM, stop);
-	/* It has addresses of the kernel and of programs, which are nobody else's business. */
+	/* It has addresses of the kernel and of programs: its owner alone may read it. */
 	int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	out = file < 0 ? NULL : fdopen(file, "w+");
 	if (!out)

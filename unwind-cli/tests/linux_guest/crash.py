@@ -7,11 +7,11 @@ the chains that the program of `crash.c` was in.
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 
+from programs import libraries
 from qemu import initrd
 
 # Of each CPU: the thread's name, functions of the kernel, and those of user code. An interrupt may have stopped the
@@ -23,10 +23,8 @@ WANTED = [
 ]
 
 
-def libraries(program):
-    """The dynamic linker and the libraries of a program."""
-    text = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
-    paths = re.findall(r"(/\S+) \(0x", text)
+def by_name(paths):
+    """The dynamic linker and the libraries of a program, in one folder."""
     return {"ld.so" if "/ld-" in path else os.path.basename(path): path for path in paths}
 
 
@@ -60,7 +58,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = lambda name: os.path.join(folder, name)
         with open(path("crashed"), "wb") as file:
-            file.write(initrd({"init": arguments.init, "unwind": arguments.unwind, **libraries(arguments.unwind)}))
+            file.write(initrd({"init": arguments.init, "unwind": arguments.unwind, **by_name(libraries(arguments.unwind))}))
         with open(path("initrd"), "wb") as file:
             file.write(initrd({"init": arguments.init, "kernel": arguments.kernel, "crashed": path("crashed")}))
         append = f"console=ttyS0 no_timer_check crashkernel=256M {arguments.append}"

@@ -6,10 +6,7 @@ use unwind_x86::paging::{Access, AddressSpace, Fault, PagedMemory, PhysAddr, Phy
 use crate::linux::error::LinuxError;
 use crate::linux::kernel::GuestLinux;
 use crate::linux::task::Task;
-use crate::vcpu::VcpuRegisters;
-
-/// Under KPTI, user code has the second one of two tables.
-const OF_USER: u64 = 1 << 12;
+use crate::vcpu::{USER_TABLE, VcpuRegisters};
 
 impl GuestLinux {
     /// The registers of a vCPU as the walk of the stack that it has needs them. A kernel that switches tasks has the
@@ -75,7 +72,7 @@ impl GuestLinux {
     ) -> Result<bool, LinuxError> {
         let Some(root) = self.root_of(task, mem)? else { return Ok(false) };
         let (own, found) = (root.get(), space.root().get());
-        let of_user = own & OF_USER == 0 && found == own | OF_USER;
+        let of_user = own & USER_TABLE == 0 && found == own | USER_TABLE;
         if found == own || !of_user {
             return Ok(found == own);
         }

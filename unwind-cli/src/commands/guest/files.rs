@@ -152,7 +152,8 @@ impl GuestFiles {
     /// What an address in the code of one of the files is called.
     pub(crate) fn name(&self, is_wide: bool, addr: u64) -> Option<FoundName> {
         let module = self.find(is_wide, addr)?;
-        let LoadedImage { file, bias } = module.image().ok()?;
+        let image = module.image().ok()?;
+        let LoadedImage { file, bias } = image;
         let at = |linked: u64| linked.wrapping_add(*bias);
         let (start, end, offset) = file.elf.segments.iter().find_map(|segment| {
             let (start, end) =
@@ -160,7 +161,7 @@ impl GuestFiles {
             let is_code = segment.kind == elf::PT_LOAD && segment.executable;
             (is_code && (start..end).contains(&addr)).then_some((start, end, segment.offset))
         })?;
-        let function = module.image().ok()?.function(addr).ok().flatten();
+        let function = image.function(addr).ok().flatten();
         let function = function.map(|found| (found.name, at(found.start)..at(found.end)));
         let name = FoundName {
             object: Untrusted::from(module.path.as_os_str().as_bytes().to_vec()),
@@ -246,10 +247,17 @@ fn load(files: Vec<(ElfFile, Vec<Mapping>)>) -> Modules {
         }
         mappings.extend(of_file);
     }
-    Modules::load(&mappings, |mapping| {
+    let modules = Modules::load(&mappings, |mapping| {
         let at = opened.iter().position(|(backing, _)| *backing == mapping.backing)?;
         Some(Opening::Now(Ok(opened.swap_remove(at).1)))
-    })
+    });
+    // Their names are read by this, and not while the guest stands.
+    for Mapping { range, .. } in &mappings {
+        if let Some(image) = modules.find(range.start).and_then(|module| module.image().ok()) {
+            let _ = image.function(range.start);
+        }
+    }
+    modules
 }
 
 #[cfg(test)]

@@ -51,12 +51,26 @@ struct Found {
     kernel: Rc<GuestLinux>,
     /// That has the kernel whatever a vCPU runs, if there is one that is known to.
     space: Option<AddressSpace>,
-    modules: Vec<Module>,
+    /// `None` until they are asked for.
+    modules: Option<Vec<Module>>,
     tables: Vec<OrcTable<'static>>,
     /// Of the kernel without its modules, which stay where they are.
     names: HashMap<u64, Option<Symbol>>,
-    /// Whether nothing was asked of it yet.
-    is_new: bool,
+}
+
+/// A task that a vCPU runs, and the stack that it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskStack {
+    /// The vCPU's, with the page tables by which the stack is to be read: its own may not be known, or be the next task's
+    /// already.
+    pub(crate) registers: VcpuRegisters,
+    /// Where the registers of the user code are that has entered the kernel, if the kernel's frames do not lead there.
+    pub(crate) saved: Option<SavedRegisters>,
+    /// Whether the stack is the task's own: for some instructions it is the next one's.
+    pub(crate) is_own: bool,
+    /// Whether the task has no memory any more: of one on the stack of an interrupt it is not known whose page tables the
+    /// CPU has.
+    pub(crate) has_ended: bool,
 }
 
 type KernelMemory<'r> = PagedMemory<&'r mut GuestRam, 64>;
@@ -86,8 +100,7 @@ impl Linux {
                     });
                     let (modules, tables, names) = Default::default();
                     let kernel = Rc::new(kernel);
-                    let is_new = true;
-                    self.found = Some(Found { kernel, space: own, modules, tables, names, is_new });
+                    self.found = Some(Found { kernel, space: own, modules, tables, names });
                     self.missing = None;
                     return;
                 }
@@ -141,16 +154,18 @@ impl Linux {
     /// Reads the list of modules; says whether it is another one than before, or of another kernel.
     pub(crate) fn read_modules(&mut self, space: AddressSpace, ram: &mut GuestRam) -> bool {
         let Some(found) = &mut self.found else { return false };
-        let before = core::mem::take(&mut found.modules);
+        let mut modules = Vec::new();
         let mut memory = KernelMemory::with_tlb(ram, space);
         if let Some(mut list) = found.kernel.modules() {
             while let Ok(Some(module)) = list.next(&mut memory) {
-                found.modules.push(module);
+                modules.push(module);
             }
         }
-        let of_modules = found.modules.iter().filter_map(Module::orc_table);
+        let of_modules = modules.iter().filter_map(Module::orc_table);
         found.tables = found.kernel.orc_table().into_iter().chain(of_modules).collect();
-        core::mem::take(&mut found.is_new) || before != found.modules
+        let is_other = found.modules.as_ref() != Some(&modules);
+        found.modules = Some(modules);
+        is_other
     }
 
     /// The ORC tables, the kernel's first; none if that has none.
@@ -187,71 +202,34 @@ impl Linux {
         }
     }
 
-    /// Where the registers of the user code are that has entered the kernel, if the kernel's frames do not lead there.
-    pub(crate) fn user_registers(
-        &self,
-        task: &Task,
-        vcpu: &VcpuRegisters,
-        space: AddressSpace,
-        ram: &mut GuestRam,
-    ) -> Option<SavedRegisters> {
-        let found = self.found.as_ref().filter(|_| !vcpu.is_user())?;
-        let sp = VirtAddr::new(vcpu.x86_64_registers().sp());
-        let mut memory = KernelMemory::with_tlb(ram, space);
-        found.kernel.user_registers(task, sp, &mut memory).ok()?
-    }
-
-    /// The registers of a vCPU with the page tables of the task that it runs, if its own are not known or are the next
-    /// task's already.
-    pub(crate) fn registers_for_stack(
+    /// What the kernel tells of a task that a vCPU runs, and of the stack that it has.
+    pub(crate) fn stack_of(
         &self,
         task: &Task,
         vcpu: &VcpuState,
         space: AddressSpace,
         ram: &mut GuestRam,
-    ) -> Option<VcpuRegisters> {
+    ) -> Option<TaskStack> {
         let kernel = &self.found.as_ref()?.kernel;
-        let mut memory = KernelMemory::with_tlb(ram, space);
-        match vcpu.place {
+        let memory = &mut KernelMemory::with_tlb(ram, space);
+        let registers = match vcpu.place {
             CpuPlace::Crashed { .. } => {
-                kernel.with_page_table_of(task, &vcpu.registers, &mut memory).ok()?
+                kernel.with_page_table_of(task, &vcpu.registers, memory).ok().flatten()
             }
-            _ => kernel.registers_for_stack(task, &vcpu.registers, &mut memory).ok(),
+            _ => kernel.registers_for_stack(task, &vcpu.registers, memory).ok(),
+        };
+        let registers = registers.unwrap_or(vcpu.registers);
+        if registers.is_user() {
+            return Some(TaskStack { registers, saved: None, is_own: true, has_ended: false });
         }
-    }
-
-    /// Whether the kernel runs on a task's own stack, with user code that has entered it there.
-    pub(crate) fn is_stack_of(
-        &self,
-        task: &Task,
-        vcpu: &VcpuRegisters,
-        space: AddressSpace,
-        ram: &mut GuestRam,
-    ) -> bool {
-        let sp = VirtAddr::new(vcpu.x86_64_registers().sp());
-        let mut memory = KernelMemory::with_tlb(ram, space);
-        let found = self.found.as_ref();
-        found.is_some_and(|found| found.kernel.is_stack_of(task, sp, &mut memory) == Ok(true))
-    }
-
-    /// Whether a task has no memory any more: it ends.
-    pub(crate) fn has_ended(&self, task: &Task, space: AddressSpace, ram: &mut GuestRam) -> bool {
-        let mut memory = KernelMemory::with_tlb(ram, space);
-        let found = self.found.as_ref();
-        found.is_some_and(|found| found.kernel.page_table_of(task, &mut memory) == Ok(None))
-    }
-
-    /// Whether an address space is the task's own.
-    pub(crate) fn is_space_of(
-        &self,
-        task: &Task,
-        own: &AddressSpace,
-        space: AddressSpace,
-        ram: &mut GuestRam,
-    ) -> bool {
-        let mut memory = KernelMemory::with_tlb(ram, space);
-        let found = self.found.as_ref();
-        found.is_some_and(|found| found.kernel.is_space_of(task, own, &mut memory) == Ok(true))
+        let sp = VirtAddr::new(registers.x86_64_registers().sp());
+        let saved = kernel.user_registers(task, sp, memory).ok().flatten();
+        let own = registers.address_space();
+        // One that ends has given its address space back before its stack.
+        let is_own = kernel.is_space_of(task, &own, memory) == Ok(true)
+            || kernel.is_stack_of(task, sp, memory) == Ok(true);
+        let has_ended = kernel.page_table_of(task, memory) == Ok(None);
+        Some(TaskStack { registers, saved, is_own, has_ended })
     }
 
     /// The kernel that was found.
@@ -278,7 +256,8 @@ impl Linux {
             let symbol = *found.names.entry(addr).or_insert_with(look_up);
             (Untrusted::from("[kernel]"), kernel.image().clone(), symbol)
         } else {
-            let module = found.modules.iter().find(|module| module.text().contains(&addr))?;
+            let mut modules = found.modules.iter().flatten();
+            let module = modules.find(|module| module.text().contains(&addr))?;
             let symbol = module.find_at(at, &mut memory).ok().flatten();
             let name = [b"[".as_slice(), module.name(), b"]"].concat();
             (Untrusted::from(name), module.text().clone(), symbol)

@@ -150,30 +150,18 @@ impl<'f> GuestWalks<'f> {
             self.rows.clear_kernel();
         }
         let task = kernel.and_then(|space| self.linux.task(state, space, ram));
-        let own = kernel
+        let of_task = kernel
             .zip(task)
-            .and_then(|(space, task)| self.linux.registers_for_stack(&task, state, space, ram));
-        let vcpu = own.as_ref().unwrap_or(vcpu);
-        let saved = kernel
-            .zip(task)
-            .and_then(|(space, task)| self.linux.user_registers(&task, vcpu, space, ram));
+            .and_then(|(space, task)| self.linux.stack_of(&task, state, space, ram));
+        let vcpu = of_task.as_ref().map_or(vcpu, |of_task| &of_task.registers);
         let space = match vcpu.is_user() {
             true => vcpu.address_space(),
             false => self.linux.space_of_kernel_code(vcpu, ram),
         };
         // User code that enters by the stack of the next task is that one's.
-        let own_task = kernel.zip(task).and_then(|(of_kernel, task)| {
-            // One that ends has given its address space back before its stack.
-            let is_own = vcpu.is_user()
-                || self.linux.is_space_of(&task, &space, of_kernel, ram)
-                || self.linux.is_stack_of(&task, vcpu, of_kernel, ram);
-            is_own.then_some(task)
-        });
-        // Of one on the stack of an interrupt it is not known whose page tables the CPU has.
-        let has_ended = kernel
-            .zip(task)
-            .filter(|_| !vcpu.is_user())
-            .is_some_and(|(of_kernel, task)| self.linux.has_ended(&task, of_kernel, ram));
+        let own_task = task.filter(|_| of_task.is_some_and(|of_task| of_task.is_own));
+        let has_ended = of_task.is_some_and(|of_task| of_task.has_ended);
+        let saved = of_task.and_then(|of_task| of_task.saved);
         let tables = match self.files.kernel_table() {
             Some(table) => vec![table],
             None => self.linux.tables().to_vec(),

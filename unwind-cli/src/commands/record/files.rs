@@ -58,7 +58,7 @@ impl Files {
             Some(_) => options.create_new(true),
             None => options.create(true).truncate(false),
         };
-        // As of perf: it has addresses of the kernel and of programs, which are nobody else's business.
+        // As of perf: it has addresses of the kernel and of programs.
         let file = options.write(true).mode(0o600).open(&at)?;
         Ok(OpenFile { file, at, path })
     }
