@@ -10,8 +10,6 @@ use crate::orc::error::OrcError;
 /// The size of an entry of the table of addresses: how far above itself the code is, signed.
 const IP_SIZE: usize = 4;
 
-const ALL: (u64, u64) = (0, u64::MAX);
-
 /// A table of ORC entries in place, for code that is loaded: that of a kernel, or of a module.
 ///
 /// Linux keeps it in two arrays: the addresses at which an entry begins to hold, ascending
@@ -19,8 +17,8 @@ const ALL: (u64, u64) = (0, u64::MAX);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrcTable<'a> {
     layout: OrcLayout,
-    /// The code that it is of: from, to.
-    code: (u64, u64),
+    /// The code that it is of, from and to; `None` for all code.
+    code: Option<(u64, u64)>,
     /// Where the addresses are in the guest; the code is relative to that.
     ips_at: u64,
     count: u32,
@@ -53,7 +51,7 @@ impl<'a> OrcTable<'a> {
         }
         let count = u32::try_from(count).map_err(|_| OrcError::Size)?;
         let place = Place::Sections { ips, entries };
-        Ok(Self { layout, code: ALL, ips_at: ips_at.get(), count, place })
+        Ok(Self { layout, code: None, ips_at: ips_at.get(), count, place })
     }
 
     /// The table of `count` entries that the guest has in its memory, at these addresses: there
@@ -66,13 +64,14 @@ impl<'a> OrcTable<'a> {
         count: u32,
     ) -> Self {
         let place = Place::Memory { entries_at: entries_at.get() };
-        Self { layout, code: ALL, ips_at: ips_at.get(), count, place }
+        Self { layout, code: None, ips_at: ips_at.get(), count, place }
     }
 
-    /// The same for code at these addresses alone: what a module has had for its start may be other code later.
+    /// The same for code at these addresses alone: what a module has had for its start may be
+    /// other code later.
     #[must_use]
     pub const fn within(mut self, code: Range<VirtAddr>) -> Self {
-        self.code = (code.start.get(), code.end.get());
+        self.code = Some((code.start.get(), code.end.get()));
         self
     }
 
@@ -124,8 +123,10 @@ impl<'a> OrcTable<'a> {
         addr: VirtAddr,
         mem: &mut M,
     ) -> Result<Option<OrcEntry>, OrcError> {
-        if !(self.code.0..self.code.1).contains(&addr.get()) {
-            return Ok(None);
+        if let Some((start, end)) = self.code {
+            if !(start..end).contains(&addr.get()) {
+                return Ok(None);
+            }
         }
         let (mut first, mut end) = (0, self.count);
         while first < end {
@@ -190,9 +191,10 @@ mod tests {
         let table = OrcTable::from_sections(OrcLayout::Linux6_4, (&ips, at), &entries).unwrap();
         let code = |end| VirtAddr::new(0x1800)..VirtAddr::new(end);
         let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
-        let mut find = |table: OrcTable<'_>| table.find(VirtAddr::new(0x2000), &mut memory);
-        assert!(find(table).unwrap().is_some());
-        assert!(find(table.within(code(0x2001))).unwrap().is_some());
-        assert_eq!(find(table.within(code(0x2000))), Ok(None));
+        let mut find = |table: OrcTable<'_>, addr| table.find(VirtAddr::new(addr), &mut memory);
+        assert!(find(table, 0x2000).unwrap().is_some());
+        assert!(find(table, u64::MAX).unwrap().is_some());
+        assert!(find(table.within(code(0x2001)), 0x2000).unwrap().is_some());
+        assert_eq!(find(table.within(code(0x2000)), 0x2000), Ok(None));
     }
 }
