@@ -3,7 +3,7 @@
 //!
 //! A monitor has the registers of a vCPU when it exits, and can read guest memory. That is all that is
 //! needed: page tables are walked as the CPU does it, on behalf of the code that runs, the kernel's frames are
-//! found by its ORC tables, and where the kernel has saved the registers of user code the walk continues there.
+//! found by its ORC tables or frame pointers, and where the kernel has saved the registers of user code the walk continues there.
 //! Nothing is needed in the guest, and nothing in it is changed. Neither allocation nor `unsafe`.
 //!
 //! | type | what |
@@ -62,8 +62,8 @@
 //!
 //! # Where it ends
 //!
-//! - **Kernels**: 64-bit Linux since 4.14 with ORC tables, as distributions build it, or with frame pointers, which
-//!   the host has to declare. Of a kernel with neither, frames are followed by frame pointers as a guess: each is
+//! - **Kernels**: 64-bit Linux since 4.14 with ORC tables, as distributions build it, or with frame pointers, as
+//!   micro-VMs often have it. Of a kernel with neither, frames are followed by frame pointers as a guess: each is
 //!   marked, and no such stack is complete. 32-bit kernels likewise.
 //! - **User code** that has entered the kernel: where registers were saved, by Linux's own segments. In the first instructions
 //!   of a system call, before that, the user part is [not known](UserCode::Unknown), and the stack not complete.

@@ -46,6 +46,17 @@ impl SavedRegisters {
         Self::all(end.wrapping_sub(5 * 8))
     }
 
+    /// All registers that end the stack that `sp` is near the end of: some versions leave two words above them.
+    pub(crate) fn at_end_of_stack(sp: u64) -> impl Iterator<Item = Self> + Clone {
+        /// Stacks of tasks have this size and alignment, or a multiple of it.
+        const STACK: u64 = 16 << 10;
+        /// What a task has below when it begins, at most.
+        const BELOW: u64 = 64;
+        let end = (sp | (STACK - 1)).wrapping_add(1);
+        let all = [0, 16].map(|padding| Self::all_before(end.wrapping_sub(padding)));
+        all.into_iter().filter(move |saved| saved.addr().get().wrapping_sub(sp) <= BELOW)
+    }
+
     /// Only what the CPU saves. The frame pointer is still the interrupted code's.
     pub(crate) const fn partial(frame: u64, fp: Option<u64>) -> Self {
         Self { frame, partial: Some(fp) }
@@ -72,10 +83,21 @@ impl SavedRegisters {
         let rip = self.word(RIP, mem)?;
         let is_low = rip >> 63 == 0;
         Ok(match (cs, cs & 3, ss & 3) {
+            // Threads that the kernel makes for a process, as for `io_uring`.
+            (_, 3, 3) if self.are_empty(mem)? => Whose::Nobodys,
             (_, 3, 3) if is_low || rip & !0xfff == VSYSCALL => Whose::Users,
             (KERNEL, ..) if !is_low => Whose::Kernels,
             _ => Whose::Nobodys,
         })
+    }
+
+    /// Whether nothing was saved there: a thread of the kernel has no user code.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError::Unreadable`] if they cannot be read.
+    pub(crate) fn are_empty<M: Memory>(&self, mem: &mut M) -> Result<bool, StepError> {
+        Ok(self.word(RIP, mem)? == 0 && self.word(RSP, mem)? == 0)
     }
 
     /// One of the registers, by its offset from what the CPU saves.

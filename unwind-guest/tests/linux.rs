@@ -5,12 +5,16 @@
 mod kernel;
 
 use unwind_core::{Memory as _, ReadError, Registers as _, VirtAddr};
-use unwind_guest::linux::{GuestLinux, LinuxError, Program, TaskFiles, TaskMemory, cpu_number};
+use unwind_guest::linux::{
+    GuestLinux, LinuxError, LinuxRows, Program, TaskFiles, TaskMemory, cpu_number,
+};
+use unwind_guest::orc::OrcKind;
 use unwind_guest::paging::{Access, AddressSpace, FlatMemory, PagedMemory, PagingMode};
 use unwind_guest::{Segment, VcpuRegisters};
 
 use kernel::{
-    DATA, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, PAGE_ARRAY, START, STEP, SYMBOLS, symbol,
+    DATA, EXCEPTIONS, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, PAGE_ARRAY, START, STEP, SYMBOLS,
+    symbol,
 };
 
 #[test]
@@ -201,6 +205,76 @@ fn a_stack_is_read_by_the_page_tables_of_its_own_task() {
     let at = IMAGE_AT + (kernel::OWN_PAGE_TABLE - START);
     assert_eq!(registers(&bytes, OTHER, below, 0), at);
     assert_eq!(registers(&bytes, OTHER, kernel::STACK - 8, 0), OTHER);
+}
+
+/// Adds an ORC table of code every 8 bytes, with 1,200 entries: ordinary frames, and code that saves all registers.
+fn add_orc(image: &mut Image, header: &[u8], [call, saves]: [[u8; 6]; 2]) {
+    image.bytes.extend(header);
+    let place = START + u64::try_from(image.bytes.len()).unwrap();
+    for index in 0..1200 {
+        let offset = (START + index * 8).wrapping_sub(place + index * 4).cast_signed();
+        image.bytes.extend(i32::try_from(offset).unwrap().to_le_bytes());
+    }
+    image.bytes.extend((0..1200).flat_map(|index| if index % 7 == 3 { saves } else { call }));
+    // Memory is of pages.
+    image.bytes.resize(image.bytes.len().next_multiple_of(0x1000), 0);
+}
+
+/// The header of the tables of Linux 6.4.
+const HEADER: [u8; 20] =
+    *b"\xfe\x5d\x32\xbf\x58\x1b\xd6\x3b\x2c\xa9\xa5\xc6\x5b\xa5\xa6\x25\xea\xb3\xfe\x24";
+
+#[test]
+fn an_orc_table_without_a_name_is_found_by_its_shape() {
+    let before = [[8, 0, 0, 0, 5, 0], [0, 0, 0, 0, 5, 1]];
+    let since = [[8, 0, 0, 0, 5, 2], [0, 0, 0, 0, 5, 11]];
+    // Whose first entry looks like one more address, a mebibyte below it.
+    let deep = [[0x80, 0x00, 0xf0, 0xff, 0x15, 2], [0, 0, 0, 0, 5, 11]];
+    for (header, entries) in [(&[][..], before), (&HEADER, since), (&HEADER, deep), (&[], since)] {
+        let mut image = Image::new(LAYOUTS[2]);
+        image.bytes.resize(2 << 20, 0);
+        // What has ascending addresses and no entries, as the places of locks have.
+        let place = START + u64::try_from(image.bytes.len()).unwrap();
+        for index in 0..2000 {
+            let offset = (START + index * 5).wrapping_sub(place + index * 4).cast_signed();
+            image.bytes.extend(i32::try_from(offset).unwrap().to_le_bytes());
+        }
+        add_orc(&mut image, header, entries);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        let table = linux.orc_table().unwrap();
+        assert_eq!(table.len(), 1200, "{entries:x?}");
+        for index in [0, 1, 3, 1199] {
+            let (start, entry) = table.get(index, &mut image).unwrap().unwrap();
+            assert_eq!(start.get(), START + u64::from(index) * 8);
+            let kind = if index % 7 == 3 { OrcKind::Registers } else { OrcKind::Call };
+            assert_eq!(entry.kind, kind, "{index}");
+        }
+        assert!(matches!(linux.rows(&[table]), Some(LinuxRows::Orc(_))));
+    }
+    // Of entries that nobody makes there is none.
+    let mut image = Image::new(LAYOUTS[2]);
+    add_orc(&mut image, &HEADER, [[8, 0, 0, 0, 5, 0x72], [0; 6]]);
+    let linux = GuestLinux::find(&mut image).unwrap();
+    assert!(linux.orc_table().is_none() && linux.rows(&[]).is_none());
+    assert!(image.reads < READS, "{}", image.reads);
+}
+
+#[test]
+fn a_kernel_that_keeps_frame_pointers_is_told_by_the_code_of_its_exceptions() {
+    // lea rbp, [rsp + 9], after it has saved all registers; without the mark; none.
+    for (code, is_marked) in [
+        (&b"\x90\x48\x8d\x6c\x24\x09\xc3"[..], true),
+        (b"\x90\x48\x8d\x6c\x24\x08\xc3", false),
+        (b"\x31\xed\xc3", false),
+    ] {
+        let mut image = Image::new(LAYOUTS[2]);
+        let at = usize::try_from(EXCEPTIONS - START).unwrap();
+        image.bytes[at..at + code.len()].copy_from_slice(code);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        let rows = linux.rows(&[]);
+        assert_eq!(matches!(rows, Some(LinuxRows::FramePointers(_))), is_marked, "{rows:?}");
+        assert_eq!(rows.is_some(), is_marked);
+    }
 }
 
 #[test]

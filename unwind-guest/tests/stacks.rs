@@ -9,6 +9,8 @@
     reason = "tests"
 )]
 
+#[path = "stacks/frame_pointers.rs"]
+mod frame_pointers;
 mod guest;
 #[path = "stacks/parts.rs"]
 mod parts;
@@ -352,25 +354,6 @@ fn registers_are_those_that_kvm_gives() {
     assert_eq!((own.root().get(), other), (0x2000, None));
     let (own, other) = VcpuRegisters { cr3: 0x3005, ..vcpu }.kernel_address_spaces();
     assert_eq!((own.root().get(), other.map(|other| other.root().get())), (0x3000, Some(0x2000)));
-}
-
-#[test]
-fn a_kernel_with_frame_pointers_leads_through_saved_registers() {
-    let (mut guest, _, vcpu) = system_call(PagingMode::FourLevel, 0x33);
-    let regs = TASK_STACK + 0x118;
-    // A function that keeps a frame pointer, called from the entry, which has the address of
-    // the registers in it, with a mark.
-    guest.write(TASK_STACK + 0x108, &[regs | 1, KERNEL + 0x1010]);
-    let mut general = vcpu.general;
-    general[6] = TASK_STACK + 0x108;
-    let vcpu = VcpuRegisters { general, ..vcpu };
-    let mut rows = GuestRows::<64>::new();
-    let mut walker = GuestWalker::new(&mut rows, KernelFramePointers::new(), Plain(16), Plain(8));
-    let mut stack = GuestStack::<16>::new();
-    walker.walk(&vcpu, guest.memory(), &mut stack);
-    assert_eq!(pcs(stack.kernel()), [KERNEL + 0x10, KERNEL + 0x1010]);
-    assert_eq!(pcs(stack.user()), [USER, USER + 0x20]);
-    assert!(stack.is_complete());
 }
 
 #[test]

@@ -164,7 +164,7 @@ def user_registers(text):
     return registers, found[1] == "3"
 
 
-def user_compared(guest, programs, vcpu, text):
+def user_compared(guest, programs, process, vcpu, text):
     """What the frames of user code are beside gdb's and the known chains, and both."""
     user, theirs = vcpu if vcpu["privilege"] == "user" else vcpu["user"], user_registers(text)
     if theirs is None:
@@ -172,7 +172,7 @@ def user_compared(guest, programs, vcpu, text):
     if user is None:
         return ("WRONG: none, and complete" if vcpu["end"]["complete"] else "none, and not called complete"), user, theirs
     registers, is_wide = theirs
-    process, complete = vcpu["task"]["comm"], user["end"]["complete"]
+    complete = user["end"]["complete"]
     ours = [int(frame["pc"], 16) for frame in user["frames"]]
     if (ours[0], int(user["frames"][0]["sp"], 16)) != (registers["rip"], registers["rsp"]):
         return "WRONG: other registers", user["frames"][0], registers
@@ -194,11 +194,10 @@ def user_compared(guest, programs, vcpu, text):
     return "not complete, equal as far as they go" if ours == theirs[:len(ours)] else "not complete, and different", ours, theirs
 
 
-def kind(vcpu):
+def kind(vcpu, comm):
     """A stop's kind: who ran, and in which part."""
     if vcpu["halted"]:
         return "idle"
-    comm = vcpu["task"]["comm"] if vcpu["task"] else "between two"
     if vcpu["privilege"] == "user":
         return f"{comm}, user code"
     return f"{comm}, kernel" if vcpu["user"] else "kernel alone"
@@ -211,6 +210,7 @@ def main():
     parser.add_argument("--unwind", required=True)
     parser.add_argument("--append", default="pti=on")
     parser.add_argument("--cpu", default="max")
+    parser.add_argument("--without-tasks", action="store_true", help="the kernel does not tell what it runs")
     arguments = parser.parse_args()
     kernel, user, tasks, kinds, complete = (collections.Counter() for _ in range(5))
     with tempfile.TemporaryDirectory() as folder:
@@ -226,20 +226,22 @@ def main():
                 vcpu = report["vcpus"][0]
                 task, own = vcpu["task"], [found for found in map(TASK.match, LINE.findall(text)) if found][0]
                 is_task = task is not None and (str(task["tid"]), task["comm"]) == own.groups()
+                is_untold = arguments.without_tasks and task is None
                 parts = [(kernel, compared(vcpu, text))]
                 between = task is None and "__switch_to" in parts[0][1][0]
-                what = "equal" if is_task else "none, between two" if between else f"WRONG: {task}, {own[0]}"
+                what = "equal" if is_task else "not told" if is_untold else "none, between two" if between else f"WRONG: {task}, {own[0]}"
                 tasks[what] += 1
-                if is_task:
-                    parts.append((user, user_compared(guest, programs, vcpu, text)))
+                if is_task or is_untold:
+                    parts.append((user, user_compared(guest, programs, own[2], vcpu, text)))
+                own_kind = kind(vcpu, own[2] if is_task or is_untold else "between two")
                 guest.qmp.execute("cont")
                 for count, (what, ours, theirs) in parts:
                     count[what] += 1
                     if what not in EXPECTED:
                         ends = [part["end"]["text"] for part in (vcpu, vcpu["user"]) if part]
-                        print(f"{what}: {kind(vcpu)}, {ends}\n  ours   {ours}\n  theirs {theirs}", flush=True)
-                kinds[kind(vcpu)] += 1
-                complete[kind(vcpu)] += vcpu["end"]["complete"] and (not vcpu["user"] or vcpu["user"]["end"]["complete"])
+                        print(f"{what}: {own_kind}, {ends}\n  ours   {ours}\n  theirs {theirs}", flush=True)
+                kinds[own_kind] += 1
+                complete[own_kind] += vcpu["end"]["complete"] and (not vcpu["user"] or vcpu["user"]["end"]["complete"])
         except KeyboardInterrupt:
             pass
         finally:

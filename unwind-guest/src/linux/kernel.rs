@@ -5,23 +5,26 @@ use core::ops::Range;
 use unwind_core::{Memory, VirtAddr};
 use unwind_x86::paging::PhysAddr;
 
+use crate::frame_pointers::KernelFramePointers;
 use crate::linux::btf::{Btf, Member};
 use crate::linux::error::LinuxError;
 use crate::linux::image::{self, Shape};
 use crate::linux::kallsyms::Kallsyms;
 use crate::linux::module::{ModuleLayout, ModuleList, ModuleOrc, ModuleSymbols};
+use crate::linux::orc_place;
 use crate::linux::page_cache::{MappingTree, PageCacheLayout, page_of};
+use crate::linux::rows::LinuxRows;
 use crate::linux::symbol::Symbol;
 use crate::linux::task::{Task, TaskLayout, TaskPlaces};
-use crate::linux::window::{Window, read};
-use crate::orc::{OrcLayout, OrcTable};
+use crate::linux::window::read;
+use crate::orc::{OrcLayout, OrcRows, OrcTable};
 use crate::saved_registers::SavedRegisters;
 
 /// How often something may have the shape of a table and turn out to be none.
 const TRIES: u32 = 64;
 
 /// The symbols that lead to the rest.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 16] = [
     "__start_orc_header",
     "__start_orc_unwind_ip",
     "__stop_orc_unwind_ip",
@@ -35,6 +38,9 @@ const NAMES: [&str; 13] = [
     "_end",
     "init_top_pgt",
     "vmemmap_base",
+    "__entry_text_start",
+    "__entry_text_end",
+    "error_entry",
 ];
 
 /// A Linux kernel that was found in its guest's memory, with what it says of itself: symbols, ORC tables, and where its
@@ -46,6 +52,7 @@ pub struct GuestLinux {
     image: Range<u64>,
     symbols: Kallsyms,
     orc: Option<(OrcLayout, OrcTable<'static>)>,
+    frame_pointers: Option<KernelFramePointers>,
     page_table: u64,
     modules_at: u64,
     task_places: Option<TaskPlaces>,
@@ -92,6 +99,9 @@ impl GuestLinux {
             end,
             page_table,
             pages,
+            entry_code,
+            entry_code_end,
+            exceptions,
         ] = found;
         // The task is the first thing in the structure of what each CPU needs most, which Linux 6.2 to 6.14 have.
         let current = if hot == 0 { current } else { hot };
@@ -104,12 +114,21 @@ impl GuestLinux {
             Some(btf) if pages != 0 => page_cache_layout(pages, &btf, mem)?,
             _ => None,
         };
-        let orc = orc_table(header, ips..ips_end, entries..entries_end, mem);
+        let frame_pointers = keeps_frame_pointers(exceptions, mem).then(|| {
+            let code = VirtAddr::new(entry_code)..VirtAddr::new(entry_code_end);
+            KernelFramePointers::new().with_entry_code(code)
+        });
+        let orc = orc_place::by_symbols(header, ips..ips_end, entries..entries_end, mem);
+        let orc = match frame_pointers {
+            None => orc.or_else(|| orc_place::by_shape(&image, mem)),
+            Some(_) => orc,
+        };
         let image = if image.contains(&start) && start < end { start..end } else { image };
         Ok(Self {
             image,
             symbols,
             orc,
+            frame_pointers,
             page_table,
             modules_at,
             task_places,
@@ -167,6 +186,17 @@ impl GuestLinux {
     #[must_use]
     pub fn orc_table(&self) -> Option<OrcTable<'static>> {
         self.orc.map(|(_, table)| table)
+    }
+
+    /// The rows of its code: of ORC tables, its own and those of modules, or of frame pointers if it was built to keep
+    /// them and has no tables. `None` if it has neither; its stacks can be guessed, then.
+    #[must_use]
+    pub const fn rows<'a>(&self, tables: &'a [OrcTable<'a>]) -> Option<LinuxRows<'a>> {
+        match (tables, self.frame_pointers) {
+            ([_, ..], _) => Some(LinuxRows::Orc(OrcRows::new(tables))),
+            ([], Some(rows)) => Some(LinuxRows::FramePointers(rows)),
+            ([], None) => None,
+        }
     }
 
     /// The task that a CPU runs; `None` if the kernel does not tell where that is: without BTF, or without the names
@@ -273,6 +303,19 @@ impl GuestLinux {
         let layout = self.module.filter(|_| self.modules_at != 0)?;
         Some(ModuleList::new(self.modules_at, layout, self.orc.map(|(layout, _)| layout)))
     }
+}
+
+/// Whether a kernel was built to keep frame pointers: then the code of its exceptions, which has just saved all
+/// registers, makes their address plus one the frame pointer.
+fn keeps_frame_pointers<M: Memory>(exceptions: u64, mem: &mut M) -> bool {
+    /// `lea rbp, [rsp + n]`, but for `n`, a byte: that is odd.
+    const LEA: [u8; 4] = [0x48, 0x8d, 0x6c, 0x24];
+    let mut code = [0; 128];
+    exceptions != 0
+        && read(mem, exceptions, &mut code).is_ok()
+        && code
+            .windows(5)
+            .any(|bytes| matches!(bytes.strip_prefix(&LEA), Some([at]) if at & 1 != 0))
 }
 
 /// Where they have the pages of files.
@@ -396,36 +439,4 @@ fn layouts<M: Memory>(
         Some(ModuleLayout { list: list?, name: name?, text, symbols: symbols(), orc: orc() })
     };
     Ok((task(), module()))
-}
-
-/// The table between these addresses.
-fn orc_table<M: Memory>(
-    header: u64,
-    ips: Range<u64>,
-    entries: Range<u64>,
-    mem: &mut M,
-) -> Option<(OrcLayout, OrcTable<'static>)> {
-    let len = |range: &Range<u64>| range.end.checked_sub(range.start).filter(|len| *len > 0);
-    let count = u32::try_from(len(&ips)? / 4).ok()?;
-    if len(&entries)? / 6 != u64::from(count) {
-        return None;
-    }
-    let mut bytes = [0; 20];
-    let named = (header != 0 && read(mem, header, &mut bytes).is_ok())
-        .then(|| OrcLayout::of_header(&bytes))
-        .flatten();
-    let layout = match named {
-        Some(layout) => layout,
-        None => {
-            let mut window = Window::new(mem);
-            let starts = (0..count).map(|index| u64::from(index).wrapping_mul(6));
-            OrcLayout::detect(starts.map_while(|offset| {
-                let mut entry = [0; 6];
-                window.read(entries.start.wrapping_add(offset), &mut entry).ok()?;
-                Some(entry)
-            }))?
-        }
-    };
-    let (ips, entries) = (VirtAddr::new(ips.start), VirtAddr::new(entries.start));
-    Some((layout, OrcTable::in_memory(layout, ips, entries, count)))
 }

@@ -3,6 +3,7 @@
 //! | type | what |
 //! |---|---|
 //! | [`GuestLinux`] | a kernel that was found: its symbols, its ORC tables, its modules, the task of a CPU |
+//! | [`LinuxRows`] | the rows of its code, of ORC tables or of frame pointers |
 //! | [`Kallsyms`] | the kernel's symbols, as it keeps them itself |
 //! | [`Btf`] | where members of its structures are, as it tells programs itself |
 //! | [`Module`] | a module that is loaded: name, code, symbols, ORC tables |
@@ -18,6 +19,7 @@
 //! |---|---|
 //! | the kernel | [`IMAGE_PLACES`] places, then [`IMAGE_PAGES`] pages |
 //! | symbols by their table's shape | [`SYMBOLS_LIMIT`] symbols, in that image |
+//! | ORC tables by their shape | that image, once |
 //! | a symbol by its address | 20 reads of an address, then 255 names |
 //! | members of structures | [`BTF_LIMIT`] bytes, each read once or twice |
 //! | a page of a file | 40 levels of a tree of mappings, 16 of one of pages |
@@ -31,9 +33,11 @@ mod kallsyms;
 mod kallsyms_tables;
 mod kernel;
 mod module;
+mod orc_place;
 mod page_cache;
 mod program;
 mod program_symbols;
+mod rows;
 mod symbol;
 mod task;
 mod task_memory;
@@ -48,6 +52,7 @@ pub use kallsyms_tables::SYMBOLS_LIMIT;
 pub use kernel::GuestLinux;
 pub use module::{MODULE_SYMBOLS_LIMIT, MODULES_LIMIT, Module, ModuleList};
 pub use program::{BuildId, HEADERS_LIMIT, PROGRAM_PAGES, Program, ProgramSearch};
+pub use rows::LinuxRows;
 pub use symbol::{Symbol, SymbolName};
 pub use task::{Task, cpu_number};
 pub use task_memory::{TaskFiles, TaskMemory};

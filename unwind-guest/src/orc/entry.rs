@@ -66,6 +66,13 @@ impl OrcLayout {
             _ => None,
         }
     }
+
+    /// Whether all of these entries are such as Linux's tools make in this layout.
+    pub(crate) fn fits(self, entries: impl IntoIterator<Item = [u8; Self::ENTRY_SIZE]>) -> bool {
+        let mut fit = Fit::new(self);
+        entries.into_iter().for_each(|bytes| fit.look_at(bytes));
+        fit.is_possible
+    }
 }
 
 /// Whether entries may be of a layout.

@@ -28,6 +28,8 @@ pub(crate) const PAGE_TABLE: u64 = 0xffff_8880_0123_4000;
 /// The stack that the kernel has for the task, of which the image has the end.
 pub(crate) const STACK: u64 = STACK_END - 0x4000;
 pub(crate) const STACK_END: u64 = DATA + 0x1f00;
+/// The code of exceptions.
+pub(crate) const EXCEPTIONS: u64 = START + 20 * STEP;
 const TREE: u64 = DATA + 0xa00;
 pub(crate) const MAPPING: u64 = DATA + 0xb00;
 const FILE: u64 = DATA + 0xb80;
@@ -71,6 +73,7 @@ pub(crate) fn symbol(index: u32, layout: Layout) -> (String, u64) {
         (_, 3) => ("__per_cpu_offset", AREAS),
         (_, 4) if !has_values => ("current_task", PER_CPU),
         (1, _) => ("_text", START),
+        (20, _) => ("error_entry", EXCEPTIONS),
         // Two that begin at the same place.
         (7 | 8, _) => return (format!("function_{index}"), START + 7 * STEP),
         _ => return (format!("function_{index}"), START + u64::from(index) * STEP),

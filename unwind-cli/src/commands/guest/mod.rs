@@ -123,12 +123,14 @@ or end early.
 
 A vCPU that executes user code has one stack; where the kernel runs, the stack of the
 user code that has entered it follows. Of a 64-bit Linux kernel all that is needed is
-found in the guest: where it is, its symbols, its ORC tables, its modules, the thread
-that runs, and the programs and libraries by the ELF headers of their code, their
-.sframe or .eh_frame and dynamic symbols, in the pages that the thread has mapped or,
-since Linux 5.10, that the kernel keeps of their files. What of it is not in memory ends
-the stack, with that reason. The kernel needs kallsyms and, for threads, modules and
-files, CONFIG_KALLSYMS_ALL and BTF, as distributions have them.
+found in the guest: where it is, its symbols, its ORC tables or that it keeps frame
+pointers, its modules, the thread that runs, and the programs and libraries by the ELF
+headers of their code, their .sframe or .eh_frame and dynamic symbols, in the pages that
+the thread has mapped or, since Linux 5.10, that the kernel keeps of their files. What
+of it is not in memory ends the stack, with that reason. The kernel needs kallsyms and,
+for threads, modules and files, CONFIG_KALLSYMS_ALL and BTF, as distributions have them.
+Those of micro-VMs lack these often: stacks have no thread, then, and pages that nobody
+has touched end them.
 
 --sysroot is a folder with files of the guest, such as its root. What has the build id of a
 program of the guest there gives names of functions that are not exported, and its

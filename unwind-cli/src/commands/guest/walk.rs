@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 
 use unwind_core::{Arch, CacheStats, End, Frame, ReturnAddresses, RowSource, RowStore, Walker};
-use unwind_guest::linux::{Task, TaskFiles, TaskMemory};
-use unwind_guest::orc::{OrcRows, OrcTable};
+use unwind_guest::linux::{LinuxRows, Task, TaskFiles, TaskMemory};
+use unwind_guest::orc::OrcRows;
 use unwind_guest::paging::PagedMemory;
 use unwind_guest::{
     CodeKind, GuestRows, GuestWalker, SavedRegisters, StackPart, StackParts, UserCode, VcpuMemory,
@@ -85,7 +85,7 @@ pub(crate) struct GuestWalks<'f> {
     max_frames: u32,
     rows: Box<GuestRows<ROWS>>,
     linux: Linux,
-    /// Whether a kernel was walked that has no ORC table.
+    /// Whether a kernel was walked that has no rows of its own.
     has_other_kernel: bool,
     programs: Box<RefCell<Programs>>,
 }
@@ -138,7 +138,7 @@ impl<'f> GuestWalks<'f> {
         self.linux.find(vcpu, ram);
     }
 
-    /// Walks the stack of the code that a vCPU executes, and if that is a kernel with an ORC table the
+    /// Walks the stack of the code that a vCPU executes, and if that is a Linux kernel the
     /// stack of the user code that has entered it.
     pub(crate) fn walk(&mut self, state: &VcpuState, ram: &mut GuestRam) -> VcpuStack {
         let vcpu = &state.registers;
@@ -167,12 +167,17 @@ impl<'f> GuestWalks<'f> {
             None => self.linux.tables().to_vec(),
         };
         let found = self.linux.kernel();
+        let rows = match (&found, &*tables) {
+            (Some(found), tables) => found.rows(tables),
+            (None, []) => None,
+            (None, tables) => Some(LinuxRows::Orc(OrcRows::new(tables))),
+        };
         let files = kernel.zip(task).zip(found.as_deref());
         let files = files.map(|((space, task), kernel)| TaskFiles { kernel, space, task });
         let mut memory = StackMemory::new(PagedMemory::with_tlb(&mut *ram, space), files);
-        self.has_other_kernel |= !vcpu.is_user() && tables.is_empty();
+        self.has_other_kernel |= !vcpu.is_user() && rows.is_none();
         let comm = own_task.as_ref().map(Task::comm);
-        let mut stack = self.walk_parts((vcpu, saved, comm), &tables, &mut memory);
+        let mut stack = self.walk_parts((vcpu, saved, comm), rows, &mut memory);
         if let Some(user) = stack.user.as_mut().filter(|_| has_ended) {
             user.frames.truncate(1);
             let text = "the thread has ended, and has given its memory back";
@@ -196,7 +201,7 @@ impl<'f> GuestWalks<'f> {
     fn walk_parts(
         &mut self,
         (vcpu, saved, comm): (&VcpuRegisters, Option<SavedRegisters>, Option<&[u8]>),
-        tables: &[OrcTable<'_>],
+        rows: Option<LinuxRows<'_>>,
         memory: &mut StackMemory<'_, '_>,
     ) -> VcpuStack {
         self.programs.get_mut().begin(comm);
@@ -210,15 +215,14 @@ impl<'f> GuestWalks<'f> {
         let narrow = RowSource::<Ia32>::or(narrow, SignalTrampolines);
         let narrow = RowSource::<Ia32>::or(narrow, InstructionAnalysis);
         let narrow = UnrecordedPushes::new(narrow);
-        let orc = (!tables.is_empty()).then(|| OrcRows::new(tables));
-        let walker = GuestWalker::of_any_kernel(&mut self.rows, orc, wide, narrow);
+        let walker = GuestWalker::of_any_kernel(&mut self.rows, rows, wide, narrow);
         let mut walker = walker.fallback(self.frame_pointers);
         let mut parts = Parts::new(vcpu, programs, self.max_frames);
         walker.walk_parts(vcpu, memory, ProgramKeys(of_memory), &mut parts);
         if let Some(saved) = saved.filter(|_| parts.lacks_user()) {
             walker.walk_entered(vcpu, saved, memory, ProgramKeys(of_memory), &mut parts);
         }
-        parts.stack(vcpu, !tables.is_empty())
+        parts.stack(vcpu, rows)
     }
 }
 
@@ -251,7 +255,7 @@ impl<'p> Parts<'p> {
     }
 
     /// The stack of what runs.
-    fn stack(self, vcpu: &VcpuRegisters, has_orc: bool) -> VcpuStack {
+    fn stack(self, vcpu: &VcpuRegisters, rows: Option<LinuxRows<'_>>) -> VcpuStack {
         let (part, user) = match vcpu.is_user() {
             true => (self.user, None),
             false => (self.kernel, self.user),
@@ -260,10 +264,11 @@ impl<'p> Parts<'p> {
             let end = StackEnd::not_walkable("16-bit code, whose stacks are not walked".into());
             Part::new(vcpu.code(), Vec::new(), end, Some("not-walkable"))
         });
-        part.is_by_orc = has_orc && !vcpu.is_user() && part.code == CodeKind::X86_64;
+        let is_linux = rows.is_some() && !vcpu.is_user() && part.code == CodeKind::X86_64;
+        part.is_by_orc = is_linux && matches!(rows, Some(LinuxRows::Orc(_)));
         match self.user_code {
             UserCode::Running | UserCode::Entered | UserCode::None => {}
-            lost if part.is_by_orc && (self.is_end || part.end.complete) => {
+            lost if is_linux && (self.is_end || part.end.complete) => {
                 lose_user(&mut part.end, lost);
                 part.why = part.why.or(Some("kernel-entry"));
             }
