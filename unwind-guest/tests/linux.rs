@@ -207,6 +207,29 @@ fn a_stack_is_read_by_the_page_tables_of_its_own_task() {
     assert_eq!(registers(&bytes, OTHER, kernel::STACK - 8, 0), OTHER);
 }
 
+#[test]
+fn the_task_of_a_cpu_is_found_without_names_of_variables_by_the_area_of_the_cpu() {
+    // endbr64; mov rax, gs:[a]: whole, or above the next instruction.
+    let above = kernel::CURRENT.wrapping_sub(kernel::GETPID + 12).to_le_bytes();
+    let whole = kernel::CURRENT.to_le_bytes();
+    let whole = [b"\xf3\x0f\x1e\xfa\x65\x48\x8b\x04\x25", &whole[..4]].concat();
+    let above = [b"\xf3\x0f\x1e\xfa\x65\x48\x8b\x05", &above[..4]].concat();
+    for code in [whole, above] {
+        let mut image = Image::new(LAYOUTS[2]);
+        for name in ["current_task", "__per_cpu_offset", "modules"] {
+            image.rename(name);
+        }
+        let at = usize::try_from(kernel::GETPID - START).unwrap();
+        image.bytes[at..at + code.len()].copy_from_slice(&code);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        assert_eq!(linux.task(1, &mut image), Ok(None));
+        assert!(linux.modules().is_none());
+        let area = VirtAddr::new(kernel::AREA);
+        let task = linux.task_of_area(area, &mut image).unwrap().unwrap();
+        assert_eq!((task.comm(), task.tid, task.pid), (&b"worker/1"[..], 42, 43));
+    }
+}
+
 /// Adds an ORC table of code every 8 bytes, with 1,200 entries: ordinary frames, and code that saves all registers.
 fn add_orc(image: &mut Image, header: &[u8], [call, saves]: [[u8; 6]; 2]) {
     image.bytes.extend(header);

@@ -24,7 +24,7 @@ use crate::saved_registers::SavedRegisters;
 const TRIES: u32 = 64;
 
 /// The symbols that lead to the rest.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "__start_orc_header",
     "__start_orc_unwind_ip",
     "__stop_orc_unwind_ip",
@@ -41,6 +41,7 @@ const NAMES: [&str; 16] = [
     "__entry_text_start",
     "__entry_text_end",
     "error_entry",
+    "__x64_sys_getpid",
 ];
 
 /// A Linux kernel that was found in its guest's memory, with what it says of itself: symbols, ORC tables, and where its
@@ -102,10 +103,15 @@ impl GuestLinux {
             entry_code,
             entry_code_end,
             exceptions,
+            getpid,
         ] = found;
         // The task is the first thing in the structure of what each CPU needs most, which Linux 6.2 to 6.14 have.
         let current = if hot == 0 { current } else { hot };
-        let task_places = (areas != 0 && current != 0).then_some(TaskPlaces { areas, current });
+        let task_places = match (areas != 0 && current != 0, getpid) {
+            (true, _) => Some(TaskPlaces { areas: Some(areas), current }),
+            (false, 0) => None,
+            (false, _) => TaskPlaces::of_code(getpid, mem),
+        };
         let (task, module) = match btf {
             Some(btf) => layouts(&btf, mem)?,
             None => (None, None),
@@ -141,8 +147,11 @@ impl GuestLinux {
     /// Whether this kernel is the one in that memory: as in an address space of another task, or after a reboot.
     pub fn is_in<M: Memory>(&self, mem: &mut M) -> bool {
         // Under KPTI, tables of user code may have all that the kernel only reads.
-        let of_kernel =
-            [self.page_table, self.modules_at, self.task_places.map_or(0, |at| at.areas)];
+        let of_kernel = [
+            self.page_table,
+            self.modules_at,
+            self.task_places.map_or(0, |at| at.areas.unwrap_or(0)),
+        ];
         let data = of_kernel.into_iter().find(|at| *at != 0).map(VirtAddr::new);
         self.symbols.is_in(mem) && data.is_none_or(|data| mem.read(data, &mut [0; 8]).is_ok())
     }
@@ -200,14 +209,15 @@ impl GuestLinux {
     }
 
     /// The task that a CPU runs; `None` if the kernel does not tell where that is: without BTF, or without the names
-    /// of variables (`CONFIG_KALLSYMS_ALL`). The CPU's number is [`cpu_number`](crate::linux::cpu_number).
+    /// of variables (`CONFIG_KALLSYMS_ALL`), where [`task_of_area`](Self::task_of_area) is left. The CPU's number is
+    /// [`cpu_number`](crate::linux::cpu_number).
     ///
     /// # Errors
     ///
     /// [`LinuxError::Unreadable`].
     pub fn task<M: Memory>(&self, cpu: u32, mem: &mut M) -> Result<Option<Task>, LinuxError> {
         let Some((places, layout)) = self.task_places.zip(self.task) else { return Ok(None) };
-        Task::current(places, layout, cpu, mem).map(Some)
+        Task::current(places, layout, cpu, mem)
     }
 
     /// The same of the CPU whose area for variables of its own begins there: in the kernel the base of its segment GS

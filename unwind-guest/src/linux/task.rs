@@ -53,8 +53,33 @@ impl Task {
 /// Where the areas of the CPUs begin, and where in each the task is that runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskPlaces {
-    pub(crate) areas: u64,
+    /// `None` of a kernel that does not name its variables.
+    pub(crate) areas: Option<u64>,
     pub(crate) current: u64,
+}
+
+impl TaskPlaces {
+    /// Those that the code of the system call `getpid` has, which begins with the task that runs. `None` if it loads
+    /// nothing of the CPU's area.
+    pub(crate) fn of_code<M: Memory>(getpid: u64, mem: &mut M) -> Option<Self> {
+        let mut code = [0; 64];
+        read(mem, getpid, &mut code).ok()?;
+        // mov r64, gs:[a], of which the address is whole or, since Linux 6.15, above the next instruction.
+        let current = (0_u64..).zip(code.windows(9)).find_map(|(at, bytes)| {
+            let &[0x65, 0x48, 0x8b, register, a, b, c, d, e] = bytes else { return None };
+            match (register & 0xc7, a) {
+                (4, 0x25) => {
+                    Some(0_u64.wrapping_add_signed(i32::from_le_bytes([b, c, d, e]).into()))
+                }
+                (5, _) => {
+                    let above = i64::from(i32::from_le_bytes([a, b, c, d]));
+                    Some(getpid.wrapping_add(at).wrapping_add(8).wrapping_add_signed(above))
+                }
+                _ => None,
+            }
+        })?;
+        Some(Self { areas: None, current })
+    }
 }
 
 /// The number that a Linux kernel has given to a CPU, by the table of segments that its register GDTR points to.
@@ -70,16 +95,17 @@ pub fn cpu_number<M: Memory>(gdt: u64, mem: &mut M) -> Result<u32, LinuxError> {
 }
 
 impl Task {
-    /// The task that a CPU runs.
+    /// The task that a CPU runs; `None` if it is not known where the areas of the CPUs are.
     pub(crate) fn current<M: Memory>(
         places: TaskPlaces,
         layout: TaskLayout,
         cpu: u32,
         mem: &mut M,
-    ) -> Result<Self, LinuxError> {
+    ) -> Result<Option<Self>, LinuxError> {
+        let Some(areas) = places.areas else { return Ok(None) };
         let offset = u64::from(cpu & CPU_BITS).wrapping_mul(8);
-        let area = read_u64(mem, places.areas.wrapping_add(offset))?;
-        Self::of_area(area, places, layout, mem)
+        let area = read_u64(mem, areas.wrapping_add(offset))?;
+        Self::of_area(area, places, layout, mem).map(Some)
     }
 
     /// The task of the CPU whose area this is.

@@ -28,8 +28,9 @@ pub(crate) const PAGE_TABLE: u64 = 0xffff_8880_0123_4000;
 /// The stack that the kernel has for the task, of which the image has the end.
 pub(crate) const STACK: u64 = STACK_END - 0x4000;
 pub(crate) const STACK_END: u64 = DATA + 0x1f00;
-/// The code of exceptions.
+/// The code of exceptions, and of a system call.
 pub(crate) const EXCEPTIONS: u64 = START + 20 * STEP;
+pub(crate) const GETPID: u64 = START + 22 * STEP;
 const TREE: u64 = DATA + 0xa00;
 pub(crate) const MAPPING: u64 = DATA + 0xb00;
 const FILE: u64 = DATA + 0xb80;
@@ -74,6 +75,7 @@ pub(crate) fn symbol(index: u32, layout: Layout) -> (String, u64) {
         (_, 4) if !has_values => ("current_task", PER_CPU),
         (1, _) => ("_text", START),
         (20, _) => ("error_entry", EXCEPTIONS),
+        (22, _) => ("__x64_sys_getpid", GETPID),
         // Two that begin at the same place.
         (7 | 8, _) => return (format!("function_{index}"), START + 7 * STEP),
         _ => return (format!("function_{index}"), START + u64::from(index) * STEP),
@@ -349,6 +351,12 @@ impl Image {
             lower + 0x428 + 4 * 8,
             &[page(0x100), first, first, first, page(0x77), page(0x88)],
         );
+    }
+
+    /// Has the symbols another name in its place, of the same length.
+    pub(crate) fn rename(&mut self, name: &str) {
+        let at = self.bytes.windows(name.len()).position(|bytes| bytes == name.as_bytes());
+        self.bytes[at.unwrap()..][..name.len()].fill(b'?');
     }
 
     pub(crate) fn write(&mut self, addr: u64, words: &[u64]) {

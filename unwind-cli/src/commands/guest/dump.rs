@@ -149,6 +149,7 @@ fn words<const N: usize>(desc: &[u8], at: usize) -> Option<[u64; N]> {
 fn of_qemu(desc: &[u8]) -> Option<VcpuState> {
     const REGISTERS: usize = 8;
     const CS: usize = REGISTERS + 18 * 8;
+    const GS: usize = CS + 4 * 24;
     const SS: usize = CS + 5 * 24;
     const GDT: usize = CS + 8 * 24;
     const CONTROL: usize = CS + 10 * 24;
@@ -156,7 +157,7 @@ fn of_qemu(desc: &[u8]) -> Option<VcpuState> {
         words(desc, REGISTERS)?;
     let [cr0, _, _, cr3, cr4] = words(desc, CONTROL)?;
     let cs = segment(words(desc, CS)?);
-    let [_, _, gdt] = words(desc, GDT)?;
+    let ([_, _, gdt], [_, _, gs]) = (words(desc, GDT)?, words(desc, GS)?);
     let registers = VcpuRegisters {
         general: [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15],
         rip,
@@ -169,7 +170,7 @@ fn of_qemu(desc: &[u8]) -> Option<VcpuState> {
         // QEMU writes such notes in long mode only.
         efer: EFER,
     };
-    Some(VcpuState { registers, place: CpuPlace::Segments(gdt), is_halted: false })
+    Some(VcpuState { registers, place: CpuPlace::Segments { gdt, gs }, is_halted: false })
 }
 
 /// A segment of QEMU's: selector and limit, the upper half of the descriptor, the base.

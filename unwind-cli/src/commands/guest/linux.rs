@@ -35,6 +35,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Of how many CPUs of a kernel that has crashed one is looked for by what it ran.
 const CPUS_LIMIT: u32 = 1 << 12;
 
+/// Of how many CPUs it is kept where they have their variables.
+const AREAS_LIMIT: usize = 1 << 12;
+
 /// The most addresses of which names are kept.
 const NAMES_LIMIT: usize = 1 << 16;
 
@@ -56,6 +59,9 @@ struct Found {
     tables: Vec<OrcTable<'static>>,
     /// Of the kernel without its modules, which stay where they are.
     names: HashMap<u64, Option<Symbol>>,
+    /// Where each CPU has its variables, by its table of segments, as far as that was seen: in user code its registers
+    /// do not tell.
+    areas: HashMap<u64, u64>,
 }
 
 /// A task that a vCPU runs, and the stack that it has.
@@ -98,9 +104,9 @@ impl Linux {
                         let own = with_table(&kernel, root, vcpu, &mut memory)?;
                         Some(own.kernel_address_spaces().0)
                     });
-                    let (modules, tables, names) = Default::default();
+                    let (modules, tables, names, areas) = Default::default();
                     let kernel = Rc::new(kernel);
-                    self.found = Some(Found { kernel, space: own, modules, tables, names });
+                    self.found = Some(Found { kernel, space: own, modules, tables, names, areas });
                     self.missing = None;
                     return;
                 }
@@ -175,17 +181,22 @@ impl Linux {
 
     /// What a vCPU runs.
     pub(crate) fn task(
-        &self,
+        &mut self,
         vcpu: &VcpuState,
         space: AddressSpace,
         ram: &mut GuestRam,
     ) -> Option<Task> {
-        let found = self.found.as_ref()?;
+        let found = self.found.as_mut()?;
         let mut memory = KernelMemory::with_tlb(ram, space);
         match vcpu.place {
-            CpuPlace::Segments(gdt) => {
+            CpuPlace::Segments { gdt, gs } => {
                 let cpu = cpu_number(gdt, &mut memory).ok()?;
-                found.kernel.task(cpu, &mut memory).ok()?
+                if !vcpu.registers.is_user() && gs >> 63 != 0 && found.areas.len() < AREAS_LIMIT {
+                    found.areas.insert(gdt, gs);
+                }
+                let area = found.areas.get(&gdt).map(|area| VirtAddr::new(*area));
+                let task = found.kernel.task(cpu, &mut memory).ok()?;
+                task.or_else(|| found.kernel.task_of_area(area?, &mut memory).ok()?)
             }
             CpuPlace::Area(area) => {
                 found.kernel.task_of_area(VirtAddr::new(area), &mut memory).ok()?

@@ -18,8 +18,9 @@ pub(crate) struct VcpuState {
 /// What tells which CPU of its kernel a vCPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CpuPlace {
-    /// Where its table of segments is.
-    Segments(u64),
+    /// Where its table of segments is, and the base of its segment GS: in the kernel, but for some instructions, that is
+    /// where the kernel has the variables of this CPU.
+    Segments { gdt: u64, gs: u64 },
     /// Where the kernel has the variables of this CPU.
     Area(u64),
     /// Its number, and that of the thread which it ran, of a kernel that has crashed: the control registers are those
@@ -67,7 +68,10 @@ impl VcpuState {
         let ss = Segment { dpl, ..ss };
         let is_halted = fields.number("HLT") == Some(1);
         Ok(Self {
-            place: CpuPlace::Segments(fields.number("GDT").unwrap_or(0)),
+            place: CpuPlace::Segments {
+                gdt: fields.number("GDT").unwrap_or(0),
+                gs: fields.segment("GS").map_or(0, |gs| gs.base),
+            },
             registers: VcpuRegisters { cs, ss, cr0, cr3, cr4, efer, ..registers },
             is_halted,
         })
@@ -180,7 +184,10 @@ EFER=0000000000000d01
         assert_eq!((registers.cs.selector, registers.ss.selector), (0x10, 0x18));
         assert_eq!((registers.code(), registers.cpl()), (CodeKind::X86_64, 0));
         assert!(vcpu.is_halted);
-        assert_eq!(vcpu.place, CpuPlace::Segments(0xffff_fe00_0000_1000));
+        assert_eq!(
+            vcpu.place,
+            CpuPlace::Segments { gdt: 0xffff_fe00_0000_1000, gs: 0xffff_8880_0fc0_0000 }
+        );
         let VcpuRegisters { cr0, cr3, cr4, efer, .. } = registers;
         assert_eq!([cr0, cr3, cr4, efer], [0x8005_0033, 0x01ea_4801, 0x0002_1ef0, 0xd01]);
     }
