@@ -3,7 +3,10 @@
 use core::convert::Infallible;
 use core::ops::Range;
 
-use unwind_core::{BaseReg, FrameContext, Memory, Row, RowSource, StepError, VirtAddr, WordSize};
+use unwind_core::{
+    BaseReg, CfaRule, FrameContext, Memory, Origin, RegRule, Row, RowSource, StepError, VirtAddr,
+    WordSize,
+};
 use unwind_x86::{ProvenFrames, X86_64Regs};
 
 use crate::kernel_code::LinuxKernel;
@@ -93,9 +96,14 @@ impl RowSource<LinuxKernel> for KernelFramePointers {
         if marked.is_some() {
             let offset = BELOW_FRAME.wrapping_sub(1);
             let saved = SavedRegisters::all(fp.wrapping_add_signed(offset.into()));
+            // The function that the entry has save them makes the mark before it returns.
+            if is_entry && saved.addr().get() == sp.wrapping_add(8) {
+                let row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
+                return Ok(Some(row.with_origin(Origin::FramePointer)));
+            }
             let row = self.way.leave(saved, true, (BaseReg::Fp, offset), true, mem);
-            if row.is_some() {
-                return Ok(row);
+            if let Some(row) = row {
+                return Ok(Some(row.with_origin(Origin::FramePointer)));
             }
         }
         // Without a mark: a system call, or the first code of a CPU.

@@ -13,8 +13,8 @@ use unwind_guest::paging::{Access, AddressSpace, FlatMemory, PagedMemory, Paging
 use unwind_guest::{Segment, VcpuRegisters};
 
 use kernel::{
-    DATA, EXCEPTIONS, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, PAGE_ARRAY, START, STEP, SYMBOLS,
-    symbol,
+    DATA, END, EXCEPTIONS, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, PAGE_ARRAY, START, STEP,
+    SYMBOLS, symbol,
 };
 
 #[test]
@@ -31,10 +31,19 @@ fn symbols_of_each_layout_have_their_names_and_addresses() {
                 (name.as_bytes(), addr),
                 "{layout:?} {index}"
             );
-            assert_eq!(found.kind, b'T');
+            assert_eq!(found.kind, if index == 24 { b't' } else { b'T' });
         }
+        assert_eq!(*linux.image(), START..END, "{layout:?}");
         assert_eq!(linux.symbols().get(SYMBOLS, &mut image), Ok(None));
     }
+}
+
+#[test]
+fn a_label_that_is_called_as_the_images_end_is_not_its_end() {
+    let mut image = Image::new(LAYOUTS[2]);
+    image.rename("T_end");
+    let linux = GuestLinux::find(&mut image).unwrap();
+    assert!(linux.image().end > END, "{:x?}", linux.image());
 }
 
 #[test]
@@ -219,14 +228,31 @@ fn the_task_of_a_cpu_is_found_without_names_of_variables_by_the_area_of_the_cpu(
         for name in ["current_task", "__per_cpu_offset", "modules"] {
             image.rename(name);
         }
-        let at = usize::try_from(kernel::GETPID - START).unwrap();
-        image.bytes[at..at + code.len()].copy_from_slice(&code);
+        image.put(kernel::GETPID, &code);
         let linux = GuestLinux::find(&mut image).unwrap();
         assert_eq!(linux.task(1, &mut image), Ok(None));
         assert!(linux.modules().is_none());
         let area = VirtAddr::new(kernel::AREA);
         let task = linux.task_of_area(area, &mut image).unwrap().unwrap();
         assert_eq!((task.comm(), task.tid, task.pid), (&b"worker/1"[..], 42, 43));
+    }
+}
+
+#[test]
+fn pages_of_files_are_found_without_names_of_variables() {
+    let below = kernel::PAGES.wrapping_sub(kernel::TO_PAGE + 7).to_le_bytes();
+    let variable = [b"\x48\x2b\x05", &below[..4], b"\x48\xc1\xf8\x06\xc3"].concat();
+    let constant = PAGE_ARRAY.wrapping_neg().to_le_bytes();
+    let constant = [b"\x48\xba", &constant[..], b"\x48\x01\xd0\x48\xc1\xf8\x06\xc3"].concat();
+    let large = [b"\x48\x2b\x05", &below[..4], b"\x48\xc1\xf8\x07\xc3"].concat();
+    for (code, is_found) in [(variable, true), (constant, true), (large, false), (vec![], false)] {
+        let mut image = Image::new(LAYOUTS[2]);
+        image.rename("vmemmap_base");
+        image.put(kernel::TO_PAGE, &code);
+        let linux = GuestLinux::find(&mut image).unwrap();
+        let task = linux.task(1, &mut image).unwrap().unwrap();
+        let page = linux.file_page(&task, VirtAddr::new(MAPPED), &mut image).unwrap();
+        assert_eq!(page.map(|page| page.get() >> 12), is_found.then_some(0x42), "{code:x?}");
     }
 }
 
@@ -291,8 +317,7 @@ fn a_kernel_that_keeps_frame_pointers_is_told_by_the_code_of_its_exceptions() {
         (b"\x31\xed\xc3", false),
     ] {
         let mut image = Image::new(LAYOUTS[2]);
-        let at = usize::try_from(EXCEPTIONS - START).unwrap();
-        image.bytes[at..at + code.len()].copy_from_slice(code);
+        image.put(EXCEPTIONS, code);
         let linux = GuestLinux::find(&mut image).unwrap();
         let rows = linux.rows(&[]);
         assert_eq!(matches!(rows, Some(LinuxRows::FramePointers(_))), is_marked, "{rows:?}");

@@ -24,9 +24,11 @@ from programs import FILES, Programs, by_gdb, is_known_chain
 from qemu import Qmp, initrd
 
 # Which is not printed.
-EXPECTED = ["equal", "equal, and not called complete", "user code", "no user code", "known chain"]
+EXPECTED = [
+    "complete, with callers that the kernel's own is not sure of", "equal", "equal, and not called complete", "user code", "no user code", "known chain",
+]
 LINE = re.compile(r"^\[ *\d+\.\d+\] ?(.*)$", re.M)
-FRAME = re.compile(r"^ *([\w.]+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[\w+\])?$")
+FRAME = re.compile(r"^ *(\? )?([\w.]+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[\w+\])?$")
 TASK = re.compile(r"^CPU: 0 (?:UID: \d+ )?PID: (\d+) Comm: (.*?) (?:Not t|T)ainted")
 USER_RIP = re.compile(r"^RIP: 00([23])3:0x([0-9a-f]+)$")
 REGISTER = re.compile(r"\b(R[A-Z0-9]{2}): (?:002b:)?([0-9a-f]{16})")
@@ -104,7 +106,8 @@ class Guest:
 
 
 def interrupted(text):
-    """The frames below the NMI, innermost first, as names and offsets; none if that was user code."""
+    """The frames below the NMI, innermost first, as names, offsets, and whether the kernel is sure; none if that was user
+    code."""
     lines = LINE.findall(text)
     lines = lines[lines.index("Call Trace:") + 1:]
     # The last registers before that are those of the NMI. It is on the task's own stack if it came in user code.
@@ -118,9 +121,9 @@ def interrupted(text):
         if found:
             frames += pending
             # Where no function is the address itself stands.
-            pending = [(found[2] or found[4], int(found[3] or "0", 16))]
+            pending = [(found[2] or found[4], int(found[3] or "0", 16), True)]
         elif found := FRAME.match(line):
-            frame = (found[1], int(found[2], 16))
+            frame = (found[2], int(found[3], 16), not found[1])
             # Newer kernels print a frame of saved registers besides.
             frames += [other for other in pending if other != frame] + [frame]
             pending = []
@@ -135,12 +138,18 @@ def compared(vcpu, text):
         theirs = interrupted(text)
     except (ValueError, IndexError):
         return "without a trace of the kernel", ours, text
+    both, theirs = theirs, [frame[:2] for frame in theirs if frame[2]]
     if not theirs or not ours:
         return "user code" if ours == theirs else "WRONG: user code for one alone", ours, theirs
     if ours == theirs:
         return "equal" if complete else "equal, and not called complete", ours, theirs
     if [offset for _, offset in ours] == [offset for _, offset in theirs]:
         return "equal but for another name at the same place", ours, theirs
+    if complete and len(ours) > len(theirs) and are_among(ours, both):
+        # Without tables it loses the caller of a function that has no frame yet, or no longer.
+        return "complete, with callers that the kernel's own is not sure of", ours, both
+    if complete and ours[:-1] == theirs == [("error_entry", *theirs[0][1:])] and ours[-1][0].startswith("asm_"):
+        return "complete, where the kernel's own ends in error_entry", ours, both
     last = [name for name, _ in ours[len(theirs) - 1:len(theirs) + 1]]
     if complete and any(name.startswith("__switch_to") for name in last) and ours[:len(theirs)] == theirs:
         # The stack is the next task's by then, and to the kernel none of the current one's.
@@ -149,6 +158,17 @@ def compared(vcpu, text):
         return "WRONG: complete, and different", ours, theirs
     is_start = ours == theirs[:len(ours)]
     return "not complete, equal as far as they go" if is_start else "not complete, and different", ours, theirs
+
+
+def are_among(frames, others):
+    """Whether the frames are the others, but for some of which the kernel is not sure."""
+    left = list(frames)
+    for *other, is_sure in others:
+        if left and left[0] == tuple(other):
+            left.pop(0)
+        elif is_sure:
+            return False
+    return not left
 
 
 def user_registers(text):

@@ -115,7 +115,8 @@ impl Kallsyms {
         Ok(first)
     }
 
-    /// The addresses of symbols by their names, in one pass over all; zero for those that there are not.
+    /// The addresses of symbols by their names, in one pass over all; zero for those that there are not. Of several with
+    /// one name it is the first that other files see, if there is such a one.
     ///
     /// # Errors
     ///
@@ -125,19 +126,22 @@ impl Kallsyms {
         names: [&str; N],
         mem: &mut M,
     ) -> Result<[u64; N], LinuxError> {
-        let mut found = [0; N];
+        let (mut found, mut is_global) = ([0; N], [false; N]);
         let mut window = Window::new(mem);
         let mut at = self.tables.names;
         for index in 0..self.tables.count {
             let (mut name, next) = self.name(at, &mut window)?;
             at = next;
-            name.take_first();
+            let kind = name.take_first().unwrap_or_default();
             let is_it = |wanted: &&str| wanted.as_bytes() == name.as_bytes();
             let Some(place) = names.iter().position(is_it) else { continue };
             // The window stays where the names are.
             let address = self.tables.address(index, &mut Window::new(window.memory()))?;
-            if let Some(slot) = found.get_mut(place).filter(|slot| **slot == 0) {
-                *slot = address;
+            let slot = found.get_mut(place).zip(is_global.get_mut(place));
+            if let Some((slot, is_global)) = slot {
+                if *slot == 0 || (kind.is_ascii_uppercase() && !*is_global) {
+                    (*slot, *is_global) = (address, kind.is_ascii_uppercase());
+                }
             }
         }
         Ok(found)

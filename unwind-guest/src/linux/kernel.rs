@@ -12,7 +12,7 @@ use crate::linux::image::{self, Shape};
 use crate::linux::kallsyms::Kallsyms;
 use crate::linux::module::{ModuleLayout, ModuleList, ModuleOrc, ModuleSymbols};
 use crate::linux::orc_place;
-use crate::linux::page_cache::{MappingTree, PageCacheLayout, page_of};
+use crate::linux::page_cache::{MappingTree, PageArray, PageCacheLayout, page_of};
 use crate::linux::rows::LinuxRows;
 use crate::linux::symbol::Symbol;
 use crate::linux::task::{Task, TaskLayout, TaskPlaces};
@@ -23,8 +23,11 @@ use crate::saved_registers::SavedRegisters;
 /// How often something may have the shape of a table and turn out to be none.
 const TRIES: u32 = 64;
 
+/// A kernel's image is of whole pages.
+const PAGE: u64 = 4096;
+
 /// The symbols that lead to the rest.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "__start_orc_header",
     "__start_orc_unwind_ip",
     "__stop_orc_unwind_ip",
@@ -42,6 +45,7 @@ const NAMES: [&str; 17] = [
     "__entry_text_end",
     "error_entry",
     "__x64_sys_getpid",
+    "vmalloc_to_pfn",
 ];
 
 /// A Linux kernel that was found in its guest's memory, with what it says of itself: symbols, ORC tables, and where its
@@ -104,6 +108,7 @@ impl GuestLinux {
             entry_code_end,
             exceptions,
             getpid,
+            vmalloc_to_pfn,
         ] = found;
         // The task is the first thing in the structure of what each CPU needs most, which Linux 6.2 to 6.14 have.
         let current = if hot == 0 { current } else { hot };
@@ -116,9 +121,14 @@ impl GuestLinux {
             Some(btf) => layouts(&btf, mem)?,
             None => (None, None),
         };
-        let page_cache = match btf {
-            Some(btf) if pages != 0 => page_cache_layout(pages, &btf, mem)?,
-            _ => None,
+        let pages = match (pages, vmalloc_to_pfn) {
+            (0, 0) => None,
+            (0, _) => PageArray::of_code(vmalloc_to_pfn, mem),
+            _ => Some(PageArray::Variable(pages)),
+        };
+        let page_cache = match btf.zip(pages) {
+            Some((btf, pages)) => page_cache_layout(pages, &btf, mem)?,
+            None => None,
         };
         let frame_pointers = keeps_frame_pointers(exceptions, mem).then(|| {
             let code = VirtAddr::new(entry_code)..VirtAddr::new(entry_code_end);
@@ -129,7 +139,9 @@ impl GuestLinux {
             None => orc.or_else(|| orc_place::by_shape(&image, mem)),
             Some(_) => orc,
         };
-        let image = if image.contains(&start) && start < end { start..end } else { image };
+        // Assemblers have labels with that name, too.
+        let is_end = start < end && end % PAGE == 0;
+        let image = if image.contains(&start) && is_end { start..end } else { image };
         Ok(Self {
             image,
             symbols,
@@ -330,7 +342,7 @@ fn keeps_frame_pointers<M: Memory>(exceptions: u64, mem: &mut M) -> bool {
 
 /// Where they have the pages of files.
 fn page_cache_layout<M: Memory>(
-    pages: u64,
+    pages: PageArray,
     btf: &Btf,
     mem: &mut M,
 ) -> Result<Option<PageCacheLayout>, LinuxError> {

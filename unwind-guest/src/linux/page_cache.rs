@@ -23,8 +23,7 @@ const HUGETLB: u64 = 1 << 22;
 /// Where the kernel's structures have the mappings of a task and the pages of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageCacheLayout {
-    /// The variable that has where the array of all pages begins.
-    pub(crate) pages: u64,
+    pub(crate) pages: PageArray,
     /// Of a task, its address space; of that, the tree of mappings.
     pub(crate) mm: u32,
     pub(crate) mappings: MappingTree,
@@ -41,6 +40,38 @@ pub(crate) struct PageCacheLayout {
     pub(crate) slots: u32,
     /// Which bit of what the kernel keeps of a page says that the file's bytes are there.
     pub(crate) uptodate: Option<u32>,
+}
+
+/// Where the array begins of what the kernel keeps of all pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PageArray {
+    /// The variable there tells.
+    Variable(u64),
+    /// There.
+    Constant(u64),
+}
+
+impl PageArray {
+    /// The one that the code of `vmalloc_to_pfn` has, which ends with the place of a page in it. `None` if it has
+    /// none, or of elements of another size.
+    pub(crate) fn of_code<M: Memory>(vmalloc_to_pfn: u64, mem: &mut M) -> Option<Self> {
+        /// `sub rax, [rip + n]`, before the four bytes of `n`; `mov rdx, n` before the eight; `sar rax, 6`.
+        const SUB: [u8; 3] = [0x48, 0x2b, 0x05];
+        const MOV: [u8; 2] = [0x48, 0xba];
+        const SAR: [u8; 4] = [0x48, 0xc1, 0xf8, 6];
+        let mut code = [0; 64];
+        read(mem, vmalloc_to_pfn, &mut code).ok()?;
+        code.windows(4).any(|bytes| bytes == SAR).then_some(())?;
+        (0_u64..).zip(code.windows(10)).find_map(|(at, bytes)| {
+            if let Some([a, b, c, d, ..]) = bytes.strip_prefix(&SUB) {
+                let above = i32::from_le_bytes([*a, *b, *c, *d]).into();
+                let next = vmalloc_to_pfn.wrapping_add(at).wrapping_add(7);
+                return Some(Self::Variable(next.wrapping_add_signed(above)));
+            }
+            let added = bytes.strip_prefix(&MOV)?.first_chunk()?;
+            Some(Self::Constant(u64::from_le_bytes(*added).wrapping_neg()))
+        })
+    }
 }
 
 /// Where an address space has the tree of its mappings.
@@ -94,7 +125,10 @@ impl PageCacheLayout {
             }
         }
         let page = first.wrapping_add(after.wrapping_mul(PAGE_STRUCT));
-        let array = read_u64(mem, self.pages)?;
+        let array = match self.pages {
+            PageArray::Variable(addr) => read_u64(mem, addr)?,
+            PageArray::Constant(addr) => addr,
+        };
         let Some(at) = page.checked_sub(array).filter(|at| at % PAGE_STRUCT == 0) else {
             return Ok(None);
         };

@@ -28,16 +28,17 @@ pub(crate) const PAGE_TABLE: u64 = 0xffff_8880_0123_4000;
 /// The stack that the kernel has for the task, of which the image has the end.
 pub(crate) const STACK: u64 = STACK_END - 0x4000;
 pub(crate) const STACK_END: u64 = DATA + 0x1f00;
-/// The code of exceptions, and of a system call.
+/// The code of exceptions, of a system call, and of what tells the number of a page.
 pub(crate) const EXCEPTIONS: u64 = START + 20 * STEP;
 pub(crate) const GETPID: u64 = START + 22 * STEP;
+pub(crate) const TO_PAGE: u64 = START + 30 * STEP;
 const TREE: u64 = DATA + 0xa00;
 pub(crate) const MAPPING: u64 = DATA + 0xb00;
 const FILE: u64 = DATA + 0xb80;
 const PAGES_OF_FILE: u64 = DATA + 0xba0;
 const NODES: [u64; 2] = [DATA + 0xc00, DATA + 0x1000];
 /// The variable that has where the array of pages begins, and that.
-const PAGES: u64 = START + 4191 * STEP;
+pub(crate) const PAGES: u64 = START + 4191 * STEP;
 pub(crate) const PAGE_ARRAY: u64 = 0xffff_ea00_0000_0000;
 /// A file from its third page on, 80 pages: there are pages 2, 68 to 71 in one piece, and 72.
 pub(crate) const MAPPED: u64 = 0x7f00_0000_0000;
@@ -76,6 +77,9 @@ pub(crate) fn symbol(index: u32, layout: Layout) -> (String, u64) {
         (1, _) => ("_text", START),
         (20, _) => ("error_entry", EXCEPTIONS),
         (22, _) => ("__x64_sys_getpid", GETPID),
+        (30, _) => ("vmalloc_to_pfn", TO_PAGE),
+        // Of a file alone, as an assembler has labels.
+        (24, _) => ("_end", START + 24 * STEP),
         // Two that begin at the same place.
         (7 | 8, _) => return (format!("function_{index}"), START + 7 * STEP),
         _ => return (format!("function_{index}"), START + u64::from(index) * STEP),
@@ -150,7 +154,8 @@ impl Image {
             }
             let (name, _) = symbol(index, layout);
             // The token 1 is a word of its own, the others are letters.
-            let name = format!("T{}", name.replace("function_", "\x01"));
+            let kind = if index == 24 { 't' } else { 'T' };
+            let name = format!("{kind}{}", name.replace("function_", "\x01"));
             self.bytes.push(name.len().try_into().unwrap());
             self.bytes.extend(name.as_bytes());
         }
@@ -357,6 +362,12 @@ impl Image {
     pub(crate) fn rename(&mut self, name: &str) {
         let at = self.bytes.windows(name.len()).position(|bytes| bytes == name.as_bytes());
         self.bytes[at.unwrap()..][..name.len()].fill(b'?');
+    }
+
+    /// Puts code there.
+    pub(crate) fn put(&mut self, addr: u64, code: &[u8]) {
+        let at = usize::try_from(addr - START).unwrap();
+        self.bytes[at..][..code.len()].copy_from_slice(code);
     }
 
     pub(crate) fn write(&mut self, addr: u64, words: &[u64]) {

@@ -49,6 +49,18 @@ fn an_interrupt_of_user_code_is_led_out_of_by_the_mark() {
 }
 
 #[test]
+fn the_function_that_saves_the_registers_has_its_caller() {
+    let mut guest = guest();
+    let saved = TASK_STACK + 0x118;
+    guest.save(saved, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
+    // It has just made the mark, and calls another one.
+    guest.write(saved - 0x18, &[saved | 1, ENTRY + 0x800, ENTRY + 0x10]);
+    let stack = walked(&guest, (KERNEL + 0x10, saved - 0x18, saved - 0x18));
+    let kernel = vec![KERNEL + 0x10, ENTRY + 0x800, ENTRY + 0x10];
+    assert_eq!(parts(&stack), (kernel, vec![USER, USER + 0x20], UserCode::Entered, true));
+}
+
+#[test]
 fn a_system_call_is_below_the_registers_that_end_the_stack() {
     for padding in [0, 16] {
         let (mut guest, saved) = (guest(), SAVED - padding);
