@@ -256,6 +256,20 @@ fn pages_of_files_are_found_without_names_of_variables() {
     }
 }
 
+#[test]
+fn the_code_that_switches_tasks_is_told() {
+    let mut image = Image::new(LAYOUTS[0]);
+    let linux = GuestLinux::find(&mut image).unwrap();
+    let is = [-1, 0, 15, 16].map(|offset| {
+        linux.is_switching_at(VirtAddr::new(kernel::SWITCH.wrapping_add_signed(offset)))
+    });
+    assert_eq!(is, [false, true, true, false]);
+    image.rename("__schedule");
+    let linux = GuestLinux::find(&mut image).unwrap();
+    assert!(!linux.is_switching_at(VirtAddr::new(kernel::SWITCH)));
+    assert!(!linux.is_switching_at(VirtAddr::new(0)));
+}
+
 /// Adds an ORC table of code every 8 bytes, with 1,200 entries: ordinary frames, and code that saves all registers.
 fn add_orc(image: &mut Image, header: &[u8], [call, saves]: [[u8; 6]; 2]) {
     image.bytes.extend(header);

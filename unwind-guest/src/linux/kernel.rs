@@ -27,7 +27,7 @@ const TRIES: u32 = 64;
 const PAGE: u64 = 4096;
 
 /// The symbols that lead to the rest.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "__start_orc_header",
     "__start_orc_unwind_ip",
     "__stop_orc_unwind_ip",
@@ -46,6 +46,7 @@ const NAMES: [&str; 18] = [
     "error_entry",
     "__x64_sys_getpid",
     "vmalloc_to_pfn",
+    "__schedule",
 ];
 
 /// A Linux kernel that was found in its guest's memory, with what it says of itself: symbols, ORC tables, and where its
@@ -58,6 +59,8 @@ pub struct GuestLinux {
     symbols: Kallsyms,
     orc: Option<(OrcLayout, OrcTable<'static>)>,
     frame_pointers: Option<KernelFramePointers>,
+    /// The function that switches tasks.
+    switch: Range<u64>,
     page_table: u64,
     modules_at: u64,
     task_places: Option<TaskPlaces>,
@@ -109,6 +112,7 @@ impl GuestLinux {
             exceptions,
             getpid,
             vmalloc_to_pfn,
+            schedule,
         ] = found;
         // The task is the first thing in the structure of what each CPU needs most, which Linux 6.2 to 6.14 have.
         let current = if hot == 0 { current } else { hot };
@@ -141,12 +145,16 @@ impl GuestLinux {
         };
         // Assemblers have labels with that name, too.
         let is_end = start < end && end % PAGE == 0;
+        let switch = symbols.find_at(VirtAddr::new(schedule), mem)?;
+        let switch = switch.filter(|_| schedule != 0);
+        let switch = switch.map_or(0..0, |found| schedule..found.end.get());
         let image = if image.contains(&start) && is_end { start..end } else { image };
         Ok(Self {
             image,
             symbols,
             orc,
             frame_pointers,
+            switch,
             page_table,
             modules_at,
             task_places,
@@ -218,6 +226,16 @@ impl GuestLinux {
             ([], Some(rows)) => Some(LinuxRows::FramePointers(rows)),
             ([], None) => None,
         }
+    }
+
+    /// Whether the frame whose code is at this [lookup address](unwind_core::FramePc::lookup_addr) is of the function that
+    /// switches tasks. A CPU with such a frame has the page tables of one task and the stack of another for some
+    /// instructions. Of a kernel that tells its [tasks](Self::task),
+    /// [`registers_for_stack`](Self::registers_for_stack) has those of the stack; by those of another kernel, what is
+    /// read of user code may be another task's.
+    #[must_use]
+    pub fn is_switching_at(&self, addr: VirtAddr) -> bool {
+        self.switch.contains(&addr.get())
     }
 
     /// The task that a CPU runs; `None` if the kernel does not tell where that is: without BTF, or without the names

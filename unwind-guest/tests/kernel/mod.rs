@@ -31,6 +31,7 @@ pub(crate) const STACK_END: u64 = DATA + 0x1f00;
 /// The code of exceptions, of a system call, and of what tells the number of a page.
 pub(crate) const EXCEPTIONS: u64 = START + 20 * STEP;
 pub(crate) const GETPID: u64 = START + 22 * STEP;
+pub(crate) const SWITCH: u64 = START + 32 * STEP;
 pub(crate) const TO_PAGE: u64 = START + 30 * STEP;
 const TREE: u64 = DATA + 0xa00;
 pub(crate) const MAPPING: u64 = DATA + 0xb00;
@@ -78,6 +79,7 @@ pub(crate) fn symbol(index: u32, layout: Layout) -> (String, u64) {
         (20, _) => ("error_entry", EXCEPTIONS),
         (22, _) => ("__x64_sys_getpid", GETPID),
         (30, _) => ("vmalloc_to_pfn", TO_PAGE),
+        (32, _) => ("__schedule", SWITCH),
         // Of a file alone, as an assembler has labels.
         (24, _) => ("_end", START + 24 * STEP),
         // Two that begin at the same place.

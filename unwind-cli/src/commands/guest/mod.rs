@@ -128,9 +128,10 @@ pointers, its modules, the thread that runs, and the programs and libraries by t
 headers of their code, their .sframe or .eh_frame and dynamic symbols, in the pages that
 the thread has mapped or, since Linux 5.10, that the kernel keeps of their files. What
 of it is not in memory ends the stack, with that reason. The kernel needs kallsyms and,
-for threads, modules and files, CONFIG_KALLSYMS_ALL and BTF, as distributions have them.
-Those of micro-VMs lack these often: stacks have no thread, then, and pages that nobody
-has touched end them.
+for modules, CONFIG_KALLSYMS_ALL and BTF, for threads and files BTF, as distributions
+have them. Kernels of micro-VMs often lack both, and keep frame pointers: stacks have no
+thread, then, and what nobody has touched of a program's table ends them, without
+--sysroot.
 
 --sysroot is a folder with files of the guest, such as its root. What has the build id of a
 program of the guest there gives names of functions that are not exported, and its

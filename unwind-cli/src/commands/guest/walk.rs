@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use unwind_core::{Arch, CacheStats, End, Frame, ReturnAddresses, RowSource, RowStore, Walker};
-use unwind_guest::linux::{LinuxRows, Task, TaskFiles, TaskMemory};
+use unwind_guest::linux::{GuestLinux, LinuxRows, Task, TaskFiles, TaskMemory};
 use unwind_guest::orc::OrcRows;
 use unwind_guest::paging::PagedMemory;
 use unwind_guest::{
@@ -64,6 +64,13 @@ impl Part {
     /// One whose frames have no names yet.
     fn new(code: CodeKind, frames: Vec<Frame>, end: StackEnd, why: Option<&'static str>) -> Self {
         Self { code, is_by_orc: false, frames, names: Vec::new(), end, why }
+    }
+
+    /// Leaves the first frame alone, which the registers tell, for a reason: in a word, and in words.
+    fn lose(&mut self, why: &'static str, text: &str) {
+        self.frames.truncate(1);
+        self.end = StackEnd::not_walkable(text.into());
+        self.why = Some(why);
     }
 
     /// Names the frames that no file has, or that have no name there: images of kernels have none.
@@ -161,7 +168,7 @@ impl<'f> GuestWalks<'f> {
         // User code that enters by the stack of the next task is that one's.
         let own_task = task.filter(|_| of_task.is_some_and(|of_task| of_task.is_own));
         let has_ended = of_task.is_some_and(|of_task| of_task.has_ended);
-        let saved = of_task.and_then(|of_task| of_task.saved);
+        let saved = of_task.as_ref().and_then(|of_task| of_task.saved);
         let tables = match self.files.kernel_table() {
             Some(table) => vec![table],
             None => self.linux.tables().to_vec(),
@@ -178,11 +185,17 @@ impl<'f> GuestWalks<'f> {
         self.has_other_kernel |= !vcpu.is_user() && rows.is_none();
         let comm = own_task.as_ref().map(Task::comm);
         let mut stack = self.walk_parts((vcpu, saved, comm), rows, &mut memory);
-        if let Some(user) = stack.user.as_mut().filter(|_| has_ended) {
-            user.frames.truncate(1);
-            let text = "the thread has ended, and has given its memory back";
-            user.end = StackEnd::not_walkable(text.into());
-            user.why = Some("thread-ended");
+        let is_switching = |kernel: &GuestLinux| {
+            let mut frames = stack.part.frames.iter();
+            frames.any(|frame| kernel.is_switching_at(frame.pc.lookup_addr()))
+        };
+        if let Some(user) = &mut stack.user {
+            if has_ended {
+                user.lose("thread-ended", "the thread has ended, and has given its memory back");
+            } else if of_task.is_none() && found.as_deref().is_some_and(is_switching) {
+                let text = "the kernel switches tasks, and does not tell whose memory the CPU has";
+                user.lose("task-switch", text);
+            }
         }
         // Some instructions long the kernel has the next task's stack, and tells the former one.
         stack.task = if stack.user.is_some() && !has_ended { own_task } else { task };

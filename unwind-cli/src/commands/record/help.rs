@@ -41,6 +41,8 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
                         has given its memory back
   not-resident          of --guest: a page of the stack or of a table is not in the guest's memory
   kernel-entry          of --guest: the guest's kernel has not saved the registers of user code yet
+  task-switch           of --guest: the guest's kernel switches tasks, and does not tell whose memory
+                        the CPU has
   interpreted-calls     walked in the kernel: calls of Python may be missing, or not at their frames
   no-memory             the module had no memory for the walk
   table-awaited         walked by the module: the table of a file was still being made, or could not be handed in
