@@ -13,9 +13,21 @@ use unwind_guest::paging::{Access, AddressSpace, FlatMemory, PagedMemory, Paging
 use unwind_guest::{Segment, VcpuRegisters};
 
 use kernel::{
-    DATA, END, EXCEPTIONS, GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, PAGE_ARRAY, START, STEP,
-    SYMBOLS, symbol,
+    DATA, END, EXCEPTIONS, GDT, HEADER, Image, LAYOUTS, MAPPED, MODULE_CODE, PAGE_ARRAY, START,
+    STEP, SYMBOLS, symbol,
 };
+
+/// Has a symbol another name, of the same length.
+fn rename(image: &mut Image, name: &str) {
+    let at = image.bytes.windows(name.len()).position(|bytes| bytes == name.as_bytes());
+    image.bytes[at.unwrap()..][..name.len()].fill(b'?');
+}
+
+/// Puts code there.
+fn put(image: &mut Image, addr: u64, code: &[u8]) {
+    let at = usize::try_from(addr - START).unwrap();
+    image.bytes[at..][..code.len()].copy_from_slice(code);
+}
 
 #[test]
 fn symbols_of_each_layout_have_their_names_and_addresses() {
@@ -41,7 +53,7 @@ fn symbols_of_each_layout_have_their_names_and_addresses() {
 #[test]
 fn a_label_that_is_called_as_the_images_end_is_not_its_end() {
     let mut image = Image::new(LAYOUTS[2]);
-    image.rename("T_end");
+    rename(&mut image, "T_end");
     let linux = GuestLinux::find(&mut image).unwrap();
     assert!(linux.image().end > END, "{:x?}", linux.image());
 }
@@ -226,9 +238,9 @@ fn the_task_of_a_cpu_is_found_without_names_of_variables_by_the_area_of_the_cpu(
     for code in [whole, above] {
         let mut image = Image::new(LAYOUTS[2]);
         for name in ["current_task", "__per_cpu_offset", "modules"] {
-            image.rename(name);
+            rename(&mut image, name);
         }
-        image.put(kernel::GETPID, &code);
+        put(&mut image, kernel::GETPID, &code);
         let linux = GuestLinux::find(&mut image).unwrap();
         assert_eq!(linux.task(1, &mut image), Ok(None));
         assert!(linux.modules().is_none());
@@ -247,8 +259,8 @@ fn pages_of_files_are_found_without_names_of_variables() {
     let large = [b"\x48\x2b\x05", &below[..4], b"\x48\xc1\xf8\x07\xc3"].concat();
     for (code, is_found) in [(variable, true), (constant, true), (large, false), (vec![], false)] {
         let mut image = Image::new(LAYOUTS[2]);
-        image.rename("vmemmap_base");
-        image.put(kernel::TO_PAGE, &code);
+        rename(&mut image, "vmemmap_base");
+        put(&mut image, kernel::TO_PAGE, &code);
         let linux = GuestLinux::find(&mut image).unwrap();
         let task = linux.task(1, &mut image).unwrap().unwrap();
         let page = linux.file_page(&task, VirtAddr::new(MAPPED), &mut image).unwrap();
@@ -264,28 +276,11 @@ fn the_code_that_switches_tasks_is_told() {
         linux.is_switching_at(VirtAddr::new(kernel::SWITCH.wrapping_add_signed(offset)))
     });
     assert_eq!(is, [false, true, true, false]);
-    image.rename("__schedule");
+    rename(&mut image, "__schedule");
     let linux = GuestLinux::find(&mut image).unwrap();
     assert!(!linux.is_switching_at(VirtAddr::new(kernel::SWITCH)));
     assert!(!linux.is_switching_at(VirtAddr::new(0)));
 }
-
-/// Adds an ORC table of code every 8 bytes, with 1,200 entries: ordinary frames, and code that saves all registers.
-fn add_orc(image: &mut Image, header: &[u8], [call, saves]: [[u8; 6]; 2]) {
-    image.bytes.extend(header);
-    let place = START + u64::try_from(image.bytes.len()).unwrap();
-    for index in 0..1200 {
-        let offset = (START + index * 8).wrapping_sub(place + index * 4).cast_signed();
-        image.bytes.extend(i32::try_from(offset).unwrap().to_le_bytes());
-    }
-    image.bytes.extend((0..1200).flat_map(|index| if index % 7 == 3 { saves } else { call }));
-    // Memory is of pages.
-    image.bytes.resize(image.bytes.len().next_multiple_of(0x1000), 0);
-}
-
-/// The header of the tables of Linux 6.4.
-const HEADER: [u8; 20] =
-    *b"\xfe\x5d\x32\xbf\x58\x1b\xd6\x3b\x2c\xa9\xa5\xc6\x5b\xa5\xa6\x25\xea\xb3\xfe\x24";
 
 #[test]
 fn an_orc_table_without_a_name_is_found_by_its_shape() {
@@ -302,7 +297,7 @@ fn an_orc_table_without_a_name_is_found_by_its_shape() {
             let offset = (START + index * 5).wrapping_sub(place + index * 4).cast_signed();
             image.bytes.extend(i32::try_from(offset).unwrap().to_le_bytes());
         }
-        add_orc(&mut image, header, entries);
+        image.add_orc(header, entries);
         let linux = GuestLinux::find(&mut image).unwrap();
         let table = linux.orc_table().unwrap();
         assert_eq!(table.len(), 1200, "{entries:x?}");
@@ -316,7 +311,7 @@ fn an_orc_table_without_a_name_is_found_by_its_shape() {
     }
     // Of entries that nobody makes there is none.
     let mut image = Image::new(LAYOUTS[2]);
-    add_orc(&mut image, &HEADER, [[8, 0, 0, 0, 5, 0x72], [0; 6]]);
+    image.add_orc(&HEADER, [[8, 0, 0, 0, 5, 0x72], [0; 6]]);
     let linux = GuestLinux::find(&mut image).unwrap();
     assert!(linux.orc_table().is_none() && linux.rows(&[]).is_none());
     assert!(image.reads < READS, "{}", image.reads);
@@ -331,7 +326,7 @@ fn a_kernel_that_keeps_frame_pointers_is_told_by_the_code_of_its_exceptions() {
         (b"\x31\xed\xc3", false),
     ] {
         let mut image = Image::new(LAYOUTS[2]);
-        image.put(EXCEPTIONS, code);
+        put(&mut image, EXCEPTIONS, code);
         let linux = GuestLinux::find(&mut image).unwrap();
         let rows = linux.rows(&[]);
         assert_eq!(matches!(rows, Some(LinuxRows::FramePointers(_))), is_marked, "{rows:?}");

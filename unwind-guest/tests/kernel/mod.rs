@@ -45,6 +45,10 @@ pub(crate) const PAGE_ARRAY: u64 = 0xffff_ea00_0000_0000;
 pub(crate) const MAPPED: u64 = 0x7f00_0000_0000;
 pub(crate) const END: u64 = DATA + 0x2000;
 
+/// The header of the ORC tables of Linux 6.4.
+pub(crate) const HEADER: [u8; 20] =
+    *b"\xfe\x5d\x32\xbf\x58\x1b\xd6\x3b\x2c\xa9\xa5\xc6\x5b\xa5\xa6\x25\xea\xb3\xfe\x24";
+
 /// The layouts of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
@@ -360,16 +364,18 @@ impl Image {
         );
     }
 
-    /// Has the symbols another name in its place, of the same length.
-    pub(crate) fn rename(&mut self, name: &str) {
-        let at = self.bytes.windows(name.len()).position(|bytes| bytes == name.as_bytes());
-        self.bytes[at.unwrap()..][..name.len()].fill(b'?');
-    }
-
-    /// Puts code there.
-    pub(crate) fn put(&mut self, addr: u64, code: &[u8]) {
-        let at = usize::try_from(addr - START).unwrap();
-        self.bytes[at..][..code.len()].copy_from_slice(code);
+    /// Adds an ORC table that no symbol names, of code every 8 bytes, with 1,200 entries: ordinary frames, and code that
+    /// saves all registers.
+    pub(crate) fn add_orc(&mut self, header: &[u8], [call, saves]: [[u8; 6]; 2]) {
+        self.bytes.extend(header);
+        let place = self.place();
+        for index in 0..1200 {
+            let offset = (START + index * 8).wrapping_sub(place + index * 4).cast_signed();
+            self.bytes.extend(i32::try_from(offset).unwrap().to_le_bytes());
+        }
+        self.bytes.extend((0..1200).flat_map(|index| if index % 7 == 3 { saves } else { call }));
+        // Memory is of pages.
+        self.align(0x1000);
     }
 
     pub(crate) fn write(&mut self, addr: u64, words: &[u64]) {

@@ -6,7 +6,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use unwind_core::{SliceMemory, VirtAddr};
 use unwind_guest::linux::{GuestLinux, MODULES_LIMIT, Program, cpu_number};
 
-use crate::guest_kernel::{GDT, Image, LAYOUTS, MAPPED, MODULE_CODE, START};
+use crate::guest_kernel::{AREA, GDT, HEADER, Image, LAYOUTS, MAPPED, MODULE_CODE, START};
 
 /// What is changed in an image.
 #[derive(Arbitrary, Debug)]
@@ -28,8 +28,15 @@ const READS: usize = 4_000_000;
 /// Searches end, whatever is there, and what is found is in the image.
 pub(crate) fn run(data: &[u8]) {
     static IMAGES: OnceLock<[Vec<u8>; 5]> = OnceLock::new();
+    const ENTRIES: [[u8; 6]; 2] = [[8, 0, 0, 0, 5, 2], [0, 0, 0, 0, 5, 11]];
     let Ok(input) = Input::arbitrary_take_rest(Unstructured::new(data)) else { return };
-    let images = IMAGES.get_or_init(|| LAYOUTS.map(|layout| Image::new(layout).bytes));
+    let images = IMAGES.get_or_init(|| {
+        LAYOUTS.map(|layout| {
+            let mut image = Image::new(layout);
+            image.add_orc(&HEADER, ENTRIES);
+            image.bytes
+        })
+    });
     let mut bytes = images[usize::from(input.layout) % 5].clone();
     let len = bytes.len();
     for (place, word) in &input.words {
@@ -67,9 +74,11 @@ fn look_around(linux: &GuestLinux, input: &Input<'_>, image: &mut Image) {
             let _ = (symbol.name, symbol.kind);
         }
         let _ = linux.orc_table().map(|table| table.find(addr, image));
+        let _ = (linux.rows(&[]), linux.is_switching_at(addr));
     }
     let cpu = cpu_number(GDT, image).unwrap_or(0);
-    if let Ok(Some(task)) = linux.task(cpu, image) {
+    let task = linux.task(cpu, image);
+    if let Ok(Some(task)) = task.or_else(|_| linux.task_of_area(VirtAddr::new(AREA), image)) {
         assert!(task.comm().len() <= 16);
         let _ = linux.file_page(&task, VirtAddr::new(MAPPED + u64::from(input.places[0])), image);
     }

@@ -97,7 +97,11 @@ pub(crate) fn run(data: &[u8]) {
     let in_guest = OrcTable::in_memory(layout, at(input.others[0]), at(input.others[1]), 1 << 20);
     walk(OrcRows::new(&[table]), &vcpu, input.ram);
     walk(OrcRows::new(&[in_guest, table]), &vcpu, input.ram);
-    walk(KernelFramePointers::new(), &vcpu, input.ram);
+    let entry_code = at(CODE)..at(CODE.wrapping_add(input.addr.into()).wrapping_add(0x100));
+    for rows in [KernelFramePointers::new(), KernelFramePointers::new().with_entry_code(entry_code)]
+    {
+        walk(rows, &vcpu, input.ram);
+    }
 }
 
 fn vcpu(input: &Input<'_>) -> VcpuRegisters {
