@@ -98,6 +98,12 @@ impl Btf {
         Ok(found)
     }
 
+    /// Whether these are the types of a kernel: with that of its tasks.
+    pub(crate) fn is_of_kernel<M: Memory>(&self, mem: &mut M) -> bool {
+        let pid = Member { structure: "task_struct", member: "pid" };
+        self.offsets_of([pid], mem).is_ok_and(|[pid]| pid.is_some())
+    }
+
     /// Where the names are among the strings, of which each is there once.
     fn names<const N: usize, M: Memory>(
         &self,

@@ -22,6 +22,8 @@ use crate::saved_registers::SavedRegisters;
 
 /// How often something may have the shape of a table and turn out to be none.
 const TRIES: u32 = 64;
+/// The same of types, which are read whole to see.
+const BTF_TRIES: u32 = 8;
 
 /// A kernel's image is of whole pages.
 const PAGE: u64 = 4096;
@@ -77,14 +79,17 @@ impl GuestLinux {
     /// [`LinuxError`] if there is none, or none that has symbols.
     pub fn find<M: Memory>(mem: &mut M) -> Result<Self, LinuxError> {
         let image = image::find(mem).ok_or(LinuxError::NoKernel)?;
-        let (mut symbols, mut btf, mut tries) = (None, None, TRIES);
+        let (mut symbols, mut btf, mut tries, mut btf_tries) = (None, None, TRIES, BTF_TRIES);
         image::scan(&image, mem, |shape, mem| {
             match shape {
                 Shape::Digits(zero) if symbols.is_none() => {
                     symbols = Kallsyms::find(zero, &image, mem);
                 }
-                Shape::Btf(start) if btf.is_none() => {
+                Shape::Btf(start) if btf.is_none() && btf_tries > 0 => {
+                    btf_tries = btf_tries.saturating_sub(1);
                     btf = Btf::open(VirtAddr::new(start), mem).ok();
+                    // Programs that the kernel brings have some, too.
+                    btf = btf.filter(|btf| btf.is_of_kernel(mem));
                 }
                 _ => {}
             }

@@ -127,7 +127,13 @@ impl Image {
     pub(crate) fn new(layout: Layout) -> Self {
         let mut image = Self { bytes: vec![0; TABLES], reads: 0 };
         image.add_symbols(layout);
+        // Types of a program that the kernel brings: an integer.
         image.align(4);
+        let strings = *b"\0int\0\0\0\0";
+        for word in [0x0001_eb9f, 24, 0, 16, 16, 8, 1, 1 << 24, 4, 32_u32] {
+            image.bytes.extend(word.to_le_bytes());
+        }
+        image.bytes.extend(strings);
         image.add_btf(layout);
         let data = usize::try_from(DATA - START).unwrap();
         assert!(image.bytes.len() < data);
