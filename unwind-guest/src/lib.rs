@@ -14,7 +14,7 @@
 //! | [`StackParts`] | for a host that takes more of each frame than a [`GuestStack`] has |
 //! | [`orc`] | ORC tables, of each layout that Linux had, in sections of a file or in guest memory |
 //! | [`find_kernel`] | how far KASLR has moved a kernel |
-//! | [`KernelFramePointers`] | the rows of a kernel that keeps frame pointers |
+//! | [`KernelFramePointers`] | the rows of a kernel that keeps frame pointers, whose [code](KernelCode) is known or not |
 //! | [`SavedRegisters`] | where the kernel has saved those of interrupted code |
 //! | [`paging`] | guest memory through page tables, from `unwind-x86` |
 //!
@@ -68,12 +68,15 @@
 //! - **User code** that has entered the kernel: where registers were saved, by Linux's own segments. In the first instructions
 //!   of a system call, before that, the user part is [not known](UserCode::Unknown), and the stack not complete.
 //! - **16-bit code** is told and not walked.
-//! - **BPF programs and trampolines of ftrace** have no tables: followed by a frame pointer, as a guess.
+//! - **BPF programs and trampolines of ftrace** have no tables: followed by a frame pointer, as a guess. So are modules of
+//!   kernels that keep frame pointers, and functions whose return is traced.
 //!
 //! # Untrusted input
 //!
 //! Registers, page tables, stacks and tables are the guest's and may hold anything. A walk takes at most as many
-//! frames as the stack has room for, a lookup at most 33 steps in each table, a translation five reads. Nothing panics.
+//! frames as the stack has room for, a lookup at most 33 steps in each table, a translation five reads, and an interrupted
+//! function of a kernel that keeps frame pointers a scan of some thousand [instructions](unwind_x86::ProvenFrames). Nothing
+//! panics.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -92,7 +95,7 @@ mod walker;
 
 pub use unwind_x86::paging;
 
-pub use frame_pointers::KernelFramePointers;
+pub use frame_pointers::{KernelCode, KernelFramePointers};
 pub use kaslr::find_kernel;
 pub use kernel_code::{AddressHalf, LinuxKernel};
 pub use kernel_rows::{Entry, KernelRows};

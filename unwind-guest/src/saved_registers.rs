@@ -23,6 +23,9 @@ pub struct SavedRegisters {
     partial: Option<Option<u64>>,
 }
 
+/// Stacks of tasks have this size and alignment, or a multiple of it.
+pub(crate) const STACK: u64 = 16 << 10;
+
 /// How many bytes there are below what the CPU saves.
 pub(crate) const BELOW_FRAME: i32 = 128;
 /// Offsets from what the CPU saves.
@@ -48,8 +51,6 @@ impl SavedRegisters {
 
     /// All registers that end the stack that `sp` is near the end of: some versions leave two words above them.
     pub(crate) fn at_end_of_stack(sp: u64) -> impl Iterator<Item = Self> + Clone {
-        /// Stacks of tasks have this size and alignment, or a multiple of it.
-        const STACK: u64 = 16 << 10;
         /// What a task has below when it begins, at most.
         const BELOW: u64 = 64;
         let end = (sp | (STACK - 1)).wrapping_add(1);

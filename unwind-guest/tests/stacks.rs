@@ -25,8 +25,8 @@ use unwind_core::{
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::paging::{Fault, PagingMode};
 use unwind_guest::{
-    CodeKind, GuestRows, GuestStack, GuestWalker, KernelFramePointers, Segment, UserCode,
-    VcpuRegisters,
+    CodeKind, GuestRows, GuestStack, GuestWalker, KernelCode, KernelFramePointers, Segment,
+    UserCode, VcpuRegisters,
 };
 use unwind_x86::{X86_64, X86_64Regs};
 

@@ -111,7 +111,7 @@ pub fn guest_linux(addr: u64, number: u32) {
     seen((linux.is_in(&mut Target), linux.image().start, linux.page_table(), linux.orc_table()));
     seen((linux.symbols().get(number, &mut Target), linux.symbols().is_empty()));
     seen(linux.find_at(addr, &mut Target));
-    seen((linux.is_switching_at(addr), linux.task_of_area(addr, &mut Target)));
+    seen((linux.is_switching_at(addr), linux.is_entry_at(addr), linux.task_of_area(addr, &mut Target)));
     let tables = linux.orc_table();
     if let Some(rows) = linux.rows(tables.as_slice()) {
         walk(rows, &[number.into(); 24]);

@@ -5,7 +5,7 @@ use core::ops::Range;
 use unwind_core::{Memory, VirtAddr};
 use unwind_x86::paging::PhysAddr;
 
-use crate::frame_pointers::KernelFramePointers;
+use crate::frame_pointers::{KernelCode, KernelFramePointers};
 use crate::linux::btf::{Btf, Member};
 use crate::linux::error::LinuxError;
 use crate::linux::image::{self, Shape};
@@ -29,7 +29,7 @@ const BTF_TRIES: u32 = 8;
 const PAGE: u64 = 4096;
 
 /// The symbols that lead to the rest.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 25] = [
     "__start_orc_header",
     "__start_orc_unwind_ip",
     "__stop_orc_unwind_ip",
@@ -49,6 +49,12 @@ const NAMES: [&str; 19] = [
     "__x64_sys_getpid",
     "vmalloc_to_pfn",
     "__schedule",
+    "__indirect_thunk_start",
+    "__indirect_thunk_end",
+    "return_to_handler",
+    "arch_rethook_trampoline",
+    "__kretprobe_trampoline",
+    "kretprobe_trampoline",
 ];
 
 /// A Linux kernel that was found in its guest's memory, with what it says of itself: symbols, ORC tables, and where its
@@ -58,9 +64,10 @@ const NAMES: [&str; 19] = [
 #[derive(Clone, Debug)]
 pub struct GuestLinux {
     image: Range<u64>,
+    code: KernelCode,
+    keeps_frame_pointers: bool,
     symbols: Kallsyms,
     orc: Option<(OrcLayout, OrcTable<'static>)>,
-    frame_pointers: Option<KernelFramePointers>,
     /// The function that switches tasks.
     switch: Range<u64>,
     page_table: u64,
@@ -118,6 +125,9 @@ impl GuestLinux {
             getpid,
             vmalloc_to_pfn,
             schedule,
+            thunks,
+            thunks_end,
+            traced_returns @ ..,
         ] = found;
         // The task is the first thing in the structure of what each CPU needs most, which Linux 6.2 to 6.14 have.
         let current = if hot == 0 { current } else { hot };
@@ -139,14 +149,11 @@ impl GuestLinux {
             Some((btf, pages)) => page_cache_layout(pages, &btf, mem)?,
             None => None,
         };
-        let frame_pointers = keeps_frame_pointers(exceptions, mem).then(|| {
-            let code = VirtAddr::new(entry_code)..VirtAddr::new(entry_code_end);
-            KernelFramePointers::new().with_entry_code(code)
-        });
+        let keeps_frame_pointers = keeps_frame_pointers(exceptions, mem);
         let orc = orc_place::by_symbols(header, ips..ips_end, entries..entries_end, mem);
-        let orc = match frame_pointers {
-            None => orc.or_else(|| orc_place::by_shape(&image, mem)),
-            Some(_) => orc,
+        let orc = match keeps_frame_pointers {
+            false => orc.or_else(|| orc_place::by_shape(&image, mem)),
+            true => orc,
         };
         // Assemblers have labels with that name, too.
         let is_end = start < end && end % PAGE == 0;
@@ -154,11 +161,19 @@ impl GuestLinux {
         let switch = switch.filter(|_| schedule != 0);
         let switch = switch.map_or(0..0, |found| schedule..found.end.get());
         let image = if image.contains(&start) && is_end { start..end } else { image };
+        let range = |start, end| VirtAddr::new(start)..VirtAddr::new(end);
+        let code = KernelCode {
+            image: range(image.start, image.end),
+            entry: range(entry_code, entry_code_end),
+            thunks: range(thunks, thunks_end),
+            traced_returns: traced_returns.map(VirtAddr::new),
+        };
         Ok(Self {
             image,
+            code,
+            keeps_frame_pointers,
             symbols,
             orc,
-            frame_pointers,
             switch,
             page_table,
             modules_at,
@@ -225,19 +240,28 @@ impl GuestLinux {
     /// The rows of its code: of ORC tables, its own and those of modules, or of frame pointers if it was built to keep
     /// them and has no tables. `None` if it has neither; its stacks can be guessed, then.
     #[must_use]
-    pub const fn rows<'a>(&self, tables: &'a [OrcTable<'a>]) -> Option<LinuxRows<'a>> {
-        match (tables, self.frame_pointers) {
+    pub const fn rows<'a>(&'a self, tables: &'a [OrcTable<'a>]) -> Option<LinuxRows<'a>> {
+        match (tables, self.keeps_frame_pointers) {
             ([_, ..], _) => Some(LinuxRows::Orc(OrcRows::new(tables))),
-            ([], Some(rows)) => Some(LinuxRows::FramePointers(rows)),
-            ([], None) => None,
+            ([], true) => {
+                let rows = KernelFramePointers::new().with_code(&self.code);
+                Some(LinuxRows::FramePointers(rows.with_symbols(&self.symbols)))
+            }
+            ([], false) => None,
         }
+    }
+
+    /// Whether code there is of the kernel's entry, which has user code's registers at first, and at last.
+    #[must_use]
+    pub fn is_entry_at(&self, addr: VirtAddr) -> bool {
+        self.code.entry.contains(&addr)
     }
 
     /// Whether the frame whose code is at this [lookup address](unwind_core::FramePc::lookup_addr) is of the function that
     /// switches tasks. A CPU with such a frame has the page tables of one task and the stack of another for some
-    /// instructions. Of a kernel that tells its [tasks](Self::task),
-    /// [`registers_for_stack`](Self::registers_for_stack) has those of the stack; by those of another kernel, what is
-    /// read of user code may be another task's.
+    /// instructions. If the stack pointer is on the stack of a [task](Self::task) that is known,
+    /// [`registers_for_stack`](Self::registers_for_stack) has those of the stack; else what is read of user code may be
+    /// another task's.
     #[must_use]
     pub fn is_switching_at(&self, addr: VirtAddr) -> bool {
         self.switch.contains(&addr.get())

@@ -19,7 +19,7 @@
 //! |---|---|
 //! | the kernel | [`IMAGE_PLACES`] places, then [`IMAGE_PAGES`] pages |
 //! | symbols by their table's shape | [`SYMBOLS_LIMIT`] symbols, in that image |
-//! | ORC tables by their shape | that image, once |
+//! | ORC tables by their shape | that image once, and 64 arrays with 16 ends, of 65,536 entries each |
 //! | a symbol by its address | 20 reads of an address, then 255 names |
 //! | members of structures | [`BTF_LIMIT`] bytes, each read once or twice |
 //! | a page of a file | 40 levels of a tree of mappings, 16 of one of pages |

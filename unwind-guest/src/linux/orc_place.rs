@@ -35,7 +35,7 @@ pub(crate) fn by_symbols<M: Memory>(
     if len(&entries)? / ENTRY_SIZE != u64::from(count) {
         return None;
     }
-    table(header, ips.start, entries.start, count, mem)
+    table(header, ips.start, entries.start, count, false, mem)
 }
 
 /// The table of a kernel that does not name its variables (without `CONFIG_KALLSYMS_ALL`): one array of ascending
@@ -110,17 +110,19 @@ impl Run {
         let counts = (0..16).rev().filter_map(|more| self.count.checked_sub(more));
         counts.into_iter().find_map(|count| {
             let entries = self.start.wrapping_add(IP_SIZE.wrapping_mul(count.into()));
-            table(self.start.wrapping_sub(HEADER_SIZE), self.start, entries, count, mem)
+            table(self.start.wrapping_sub(HEADER_SIZE), self.start, entries, count, true, mem)
         })
     }
 }
 
 /// The table of which the header, if there is one, and the two arrays are there; `None` if its entries are of no layout.
+/// Those of a layout that the header names are looked at as well if they are `doubtful`.
 fn table<M: Memory>(
     header: u64,
     ips: u64,
     entries: u64,
     count: u32,
+    doubtful: bool,
     mem: &mut M,
 ) -> Option<(OrcLayout, OrcTable<'static>)> {
     let mut bytes = [0; 20];
@@ -136,7 +138,8 @@ fn table<M: Memory>(
         Some(entry)
     });
     let layout = match named {
-        Some(layout) => Some(layout).filter(|layout| layout.fits(some))?,
+        Some(layout) if doubtful => Some(layout).filter(|layout| layout.fits(some))?,
+        Some(layout) => layout,
         None => OrcLayout::detect(some)?,
     };
     let (ips, entries) = (VirtAddr::new(ips), VirtAddr::new(entries));

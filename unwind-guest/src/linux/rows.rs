@@ -16,7 +16,7 @@ pub enum LinuxRows<'a> {
     /// Of ORC tables.
     Orc(OrcRows<'a>),
     /// Of frame pointers.
-    FramePointers(KernelFramePointers),
+    FramePointers(KernelFramePointers<'a>),
 }
 
 impl RowSource<LinuxKernel> for LinuxRows<'_> {

@@ -59,6 +59,9 @@ impl OrcLayout {
             for fit in &mut fits {
                 fit.look_at(bytes);
             }
+            if !fits.iter().any(|fit| fit.is_possible) {
+                break;
+            }
         }
         let mut left = fits.into_iter().filter(|fit| fit.is_possible);
         match (left.next(), left.next()) {
@@ -70,8 +73,10 @@ impl OrcLayout {
     /// Whether all of these entries are such as Linux's tools make in this layout.
     pub(crate) fn fits(self, entries: impl IntoIterator<Item = [u8; Self::ENTRY_SIZE]>) -> bool {
         let mut fit = Fit::new(self);
-        entries.into_iter().for_each(|bytes| fit.look_at(bytes));
-        fit.is_possible
+        entries.into_iter().all(|bytes| {
+            fit.look_at(bytes);
+            fit.is_possible
+        })
     }
 }
 

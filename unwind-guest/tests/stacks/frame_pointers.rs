@@ -15,19 +15,33 @@ fn guest() -> Guest {
     // At 0x0c: push rbp; mov rbp, rsp; nop; pop rbp; ret. Then bytes that prove nothing.
     guest.write(KERNEL, &[u64::MAX]);
     guest.write(KERNEL + 8, &[0xe589_4855_cccc_cccc, 0xcccc_cccc_ccc3_5d90]);
+    guest.write(THUNK, &[0xcccc_cccc_ccc3_9090]);
     guest.write(USER_STACK + 0x88, &[USER + 0x20, 0, 0]);
     guest
 }
 
-fn rows() -> KernelFramePointers {
-    let code = VirtAddr::new(ENTRY)..VirtAddr::new(ENTRY + 0x1000);
-    KernelFramePointers::new().with_entry_code(code)
+/// Code outside of the image, and where a tracer has functions return to.
+const OUTSIDE: u64 = 0xffff_ffff_c000_0000;
+const TRACED: u64 = KERNEL + 0x1800;
+/// In a thunk, whose code is as that of a function that returns.
+const THUNK: u64 = KERNEL + 0x20;
+
+fn code() -> KernelCode {
+    let range = |start, len| VirtAddr::new(start)..VirtAddr::new(start + len);
+    KernelCode {
+        image: range(KERNEL, 0x10_0000),
+        entry: range(ENTRY, 0x1000),
+        thunks: range(THUNK, 0x10),
+        traced_returns: [0, TRACED, 0, 0].map(VirtAddr::new),
+    }
 }
 
 /// The stack of a vCPU at an address, with a stack and a frame pointer.
 fn walked(guest: &Guest, registers: (u64, u64, u64)) -> GuestStack<16> {
     let mut kept = GuestRows::<64>::new();
-    let mut walker = GuestWalker::new(&mut kept, rows(), Plain(16), Plain(8));
+    let code = code();
+    let rows = KernelFramePointers::new().with_code(&code);
+    let mut walker = GuestWalker::new(&mut kept, rows, Plain(16), Plain(8));
     let mut stack = GuestStack::<16>::new();
     walker.walk(&guest.vcpu(0, registers), guest.memory(), &mut stack);
     stack
@@ -138,6 +152,58 @@ fn a_function_without_its_frame_is_not_skipped_or_is_marked() {
     let stack = walked(&guest, (KERNEL, SAVED - 0x40, SAVED - 0x10));
     assert_eq!(pcs(stack.kernel()), [KERNEL, ENTRY + 0x10]);
     assert!(!stack.is_complete());
+}
+
+#[test]
+fn callers_that_tracers_hide_are_marked() {
+    // A caller whose return is traced, and a trampoline before the function that it traces.
+    for through in [TRACED, OUTSIDE + 0x10] {
+        let mut guest = guest();
+        guest.save(SAVED, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
+        guest.write(SAVED - 0x10, &[0, ENTRY + 0x10]);
+        guest.write(SAVED - 0x40, &[SAVED - 0x20, through]);
+        guest.write(SAVED - 0x20, &[SAVED - 0x10, KERNEL + 0x1010]);
+        let stack = walked(&guest, (KERNEL + 0x10, SAVED - 0x40, SAVED - 0x40));
+        let kernel = [KERNEL + 0x10, through, KERNEL + 0x1010, ENTRY + 0x10];
+        assert_eq!(pcs(stack.kernel()), kernel);
+        assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::Entered, false));
+    }
+}
+
+#[test]
+fn a_thunk_proves_nothing() {
+    let mut guest = guest();
+    guest.save(SAVED, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
+    guest.write(SAVED - 0x10, &[0, ENTRY + 0x10]);
+    // The word at the stack pointer is the function to call, by a return.
+    guest.write(SAVED - 0x40, &[KERNEL + 0x3000, KERNEL + 0x1010]);
+    let stack = walked(&guest, (THUNK, SAVED - 0x40, SAVED - 0x10));
+    assert_eq!(pcs(stack.kernel()), [THUNK, ENTRY + 0x10]);
+    assert!(!stack.is_complete());
+}
+
+#[test]
+fn the_mark_of_the_entry_does_not_lead_over_its_frame() {
+    let (mut guest, saved) = (guest(), TASK_STACK + 0x118);
+    guest.save(saved, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
+    // A function that has no frame yet, and whose instructions prove nothing.
+    let stack = walked(&guest, (KERNEL, saved - 8, saved | 1));
+    assert_eq!(pcs(stack.kernel()), [KERNEL]);
+    assert!(!stack.is_complete());
+}
+
+#[test]
+fn registers_that_are_zero_at_the_entry_are_not_of_a_thread_of_the_kernel() {
+    let mut guest = guest();
+    guest.write(SAVED - 0x10, &[0, ENTRY + 0x10]);
+    let stack = walked(&guest, (KERNEL + 0x10, SAVED - 0x10, SAVED - 0x10));
+    assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::Unknown, false));
+    // Nor is a frame pointer of zero elsewhere one, or one of user code, or one that goes back on its stack.
+    for fp in [0, USER_STACK + 0x80, TASK_STACK + 0x3000] {
+        guest.write(SAVED - 0x80, &[fp, KERNEL + 0x1010]);
+        let stack = walked(&guest, (KERNEL + 0x10, SAVED - 0x80, SAVED - 0x80));
+        assert!(!stack.is_complete(), "{fp:#x}");
+    }
 }
 
 #[test]

@@ -4,7 +4,9 @@ use arbitrary::{Arbitrary, Unstructured};
 use unwind_core::{Empty, Memory, ReadError, SliceMemory, VirtAddr};
 use unwind_guest::orc::{OrcLayout, OrcRows, OrcTable};
 use unwind_guest::paging::{PhysAddr, PhysicalMemory};
-use unwind_guest::{GuestRows, GuestStack, GuestWalker, KernelFramePointers, KernelRows, UserCode};
+use unwind_guest::{
+    GuestRows, GuestStack, GuestWalker, KernelCode, KernelFramePointers, KernelRows, UserCode,
+};
 use unwind_guest::{Segment, VcpuRegisters};
 
 /// What a guest is made of.
@@ -97,9 +99,14 @@ pub(crate) fn run(data: &[u8]) {
     let in_guest = OrcTable::in_memory(layout, at(input.others[0]), at(input.others[1]), 1 << 20);
     walk(OrcRows::new(&[table]), &vcpu, input.ram);
     walk(OrcRows::new(&[in_guest, table]), &vcpu, input.ram);
-    let entry_code = at(CODE)..at(CODE.wrapping_add(input.addr.into()).wrapping_add(0x100));
-    for rows in [KernelFramePointers::new(), KernelFramePointers::new().with_entry_code(entry_code)]
-    {
+    let middle = at(CODE.wrapping_add(input.addr.into()));
+    let code = KernelCode {
+        image: at(CODE)..at(CODE + (1 << 30)),
+        entry: at(CODE)..middle,
+        thunks: middle..at(middle.get() + 0x100),
+        traced_returns: [at(CODE + 0x100); 4],
+    };
+    for rows in [KernelFramePointers::new(), KernelFramePointers::new().with_code(&code)] {
         walk(rows, &vcpu, input.ram);
     }
 }

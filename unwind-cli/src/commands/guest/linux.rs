@@ -191,7 +191,12 @@ impl Linux {
         match vcpu.place {
             CpuPlace::Segments { gdt, gs } => {
                 let cpu = cpu_number(gdt, &mut memory).ok()?;
-                if !vcpu.registers.is_user() && gs >> 63 != 0 && found.areas.len() < AREAS_LIMIT {
+                let (kernel, registers) = (&found.kernel, &vcpu.registers);
+                // At its entry it has user code's, which may be any.
+                let is_kernels = !registers.is_user()
+                    && !kernel.is_entry_at(VirtAddr::new(registers.rip))
+                    && gs >> 63 != 0;
+                if is_kernels && found.areas.len() < AREAS_LIMIT {
                     found.areas.insert(gdt, gs);
                 }
                 let area = found.areas.get(&gdt).map(|area| VirtAddr::new(*area));

@@ -192,7 +192,7 @@ impl<'f> GuestWalks<'f> {
         if let Some(user) = &mut stack.user {
             if has_ended {
                 user.lose("thread-ended", "the thread has ended, and has given its memory back");
-            } else if of_task.is_none() && found.as_deref().is_some_and(is_switching) {
+            } else if own_task.is_none() && found.as_deref().is_some_and(is_switching) {
                 let text = "the kernel switches tasks, and does not tell whose memory the CPU has";
                 user.lose("task-switch", text);
             }
