@@ -155,7 +155,7 @@ def compared(vcpu, text):
         # The stack is the next task's by then, and to the kernel none of the current one's.
         return "complete, where the kernel's own ends in __switch_to", ours, theirs
     if complete:
-        return "WRONG: complete, and different", ours, theirs
+        return "WRONG: complete, and different", ours, both
     is_start = ours == theirs[:len(ours)]
     return "not complete, equal as far as they go" if is_start else "not complete, and different", ours, theirs
 
