@@ -213,6 +213,11 @@ fn the_entry_does_not_believe_the_frame_pointer_of_user_code() {
     guest.save(USER_STACK, (USER + 0x100, USER_STACK + 0x80, 7), (0x33, 0x2b));
     let stack = walked(&guest, (ENTRY, SAVED, USER_STACK | 1));
     assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::Unknown, false));
+    // Nor another mark of the kernel's, as of an exception in the middle of another one.
+    let other = TASK_STACK + 0x118;
+    guest.save(other, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
+    let stack = walked(&guest, (ENTRY, SAVED, other | 1));
+    assert_eq!((stack.user_code(), stack.is_complete()), (UserCode::Unknown, false));
     // That of the function that was interrupted may lead to a caller of that one.
     guest.save(SAVED, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
     guest.write(SAVED - 0x10, &[0, ENTRY + 0x10]);
