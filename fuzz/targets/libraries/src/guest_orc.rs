@@ -103,7 +103,7 @@ pub(crate) fn run(data: &[u8]) {
     let code = KernelCode {
         image: at(CODE)..at(CODE + (1 << 30)),
         entry: at(CODE)..middle,
-        thunks: middle..at(middle.get() + 0x100),
+        thunks: middle..at(middle.get().wrapping_add(0x100)),
         traced_returns: [at(CODE + 0x100); 4],
     };
     for rows in [KernelFramePointers::new(), KernelFramePointers::new().with_code(&code)] {
