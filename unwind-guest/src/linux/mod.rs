@@ -32,6 +32,7 @@ mod image;
 mod kallsyms;
 mod kallsyms_tables;
 mod kernel;
+mod layouts;
 mod module;
 mod orc_place;
 mod page_cache;
