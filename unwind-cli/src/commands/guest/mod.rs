@@ -130,7 +130,7 @@ the thread has mapped or, since Linux 5.10, that the kernel keeps of their files
 of it is not in memory ends the stack, with that reason. The kernel needs kallsyms and,
 for modules, CONFIG_KALLSYMS_ALL and BTF, for threads and files BTF, as distributions
 have them. Kernels of micro-VMs often lack both, and keep frame pointers: stacks have no
-thread, then, and what nobody has touched of a program's table ends them, without
+thread, then, and what no task has touched of a program's table ends them, without
 --sysroot.
 
 --sysroot is a folder with files of the guest, such as its root. What has the build id of a
