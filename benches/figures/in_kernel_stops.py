@@ -5,7 +5,9 @@
 
 The program runs for as long as it takes. Each time that a stack of it is walked it is stopped, before it
 returns to user code; eu-stack then looks at the same moment. Compared are the pcs of all frames of the thread.
-A stack that is deeper than a copy of it (until the tables are there) is told as cut.
+A stack that is deeper than a copy of it (until the tables are there) is told as cut. Where eu-stack has the
+innermost frames of ours alone, as in the `_init` of a library, which has no FDE, it says nothing of the others:
+these stops are told apart, and may be one in twenty.
 
 Needs root, Linux from 6.18 on, and eu-stack (elfutils).
 """
@@ -61,6 +63,12 @@ def is_start(stacks_of, thread, stack):
     return stacks_of.get(thread, [])[:len(stack)] == stack
 
 
+def is_longer(stacks_of, thread, stack):
+    """Whether eu-stack has the innermost frames of a stack, and ends."""
+    theirs_of = stacks_of.get(thread, [])
+    return bool(theirs_of) and stack[:len(theirs_of)] == theirs_of
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--stops", type=int, default=100)
@@ -97,12 +105,16 @@ def main():
         if recorder.returncode:
             sys.exit(told)
         samples = ours(unwind, data)
-    at = equal = cut = frames = 0
+    at = equal = cut = longer = frames = 0
     differing = []
     for stacks_of in found:
         ahead = range(at, min(at + AHEAD, len(samples)))
         place = next((it for it in ahead if is_start(stacks_of, *samples[it])), None)
         if place is None:
+            place = next((it for it in ahead if is_longer(stacks_of, *samples[it])), None)
+            if place is not None:
+                at, longer = place, longer + 1
+                continue
             differing.append((stacks_of, samples[at:at + 3]))
             continue
         thread, stack = samples[place]
@@ -110,13 +122,13 @@ def main():
         at, equal, cut, frames = place, equal + is_whole, cut + (not is_whole), frames + len(stack)
     walks = json.loads(ledger)["walks"]
     print(f"{asked.program[0]}: {len(found)} stops, {equal} equal, {cut} cut ({frames} frames), "
-          f"{len(differing)} differ; "
+          f"{longer} where eu-stack ends first, {len(differing)} differ; "
           f"walked in the kernel {walks['deferred']}, copied {walks['copied']}")
     for stacks_of, near in differing[:3]:
         theirs_and_ours = [("eu-stack", it) for it in stacks_of.items()] + [("ours", it) for it in near]
         for name, (thread, stack) in theirs_and_ours:
             print(f"  {name}, {thread}:", " ".join(f"{pc:x}" for pc in stack))
-    sys.exit(bool(differing))
+    sys.exit(bool(differing) or longer * 20 > len(found))
 
 
 if __name__ == "__main__":
