@@ -35,8 +35,8 @@ pub struct KernelFramePointers<'a> {
 /// The code of a kernel that keeps frame pointers, of which some has none.
 #[derive(Clone, Debug, Default)]
 pub struct KernelCode {
-    /// All of the kernel, without modules. Outside, BPF programs and trampolines of tracers have frames that lead past
-    /// the caller of a function that they trace.
+    /// All of the kernel, without modules. Outside of it are BPF programs and trampolines of tracers, whose frames lead
+    /// past the function that they trace to its caller.
     pub image: Range<VirtAddr>,
     /// From `__entry_text_start` to `__entry_text_end`. It keeps no frame pointers: until it has saved all registers,
     /// the frame pointer is the interrupted code's.

@@ -3,11 +3,13 @@
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod kernel;
+#[path = "linux/programs.rs"]
+mod programs;
 #[path = "linux/unnamed.rs"]
 mod unnamed;
 
 use unwind_core::{Memory as _, ReadError, Registers as _, VirtAddr};
-use unwind_guest::linux::{GuestLinux, LinuxError, Program, TaskFiles, TaskMemory, cpu_number};
+use unwind_guest::linux::{GuestLinux, LinuxError, TaskFiles, TaskMemory, cpu_number};
 use unwind_guest::paging::{Access, AddressSpace, FlatMemory, PagedMemory, PagingMode};
 use unwind_guest::{Segment, VcpuRegisters};
 
@@ -276,6 +278,32 @@ fn a_list_of_modules_that_does_not_end_does() {
 }
 
 #[test]
+fn a_module_that_cannot_be_read_leaves_the_others() {
+    let mut image = Image::new(LAYOUTS[0]);
+    let linux = GuestLinux::find(&mut image).unwrap();
+    let told = |image: &mut Image| {
+        let mut modules = linux.modules().unwrap();
+        let (mut found, mut failed) = (0, 0);
+        loop {
+            match modules.next(image) {
+                Ok(Some(_)) => found += 1,
+                Ok(None) => return (found, failed),
+                Err(_) => failed += 1,
+            }
+        }
+    };
+    // A module before it whose symbols are nowhere: all else of it is zero.
+    let (list, other) = (kernel::MODULE + 8, kernel::DATA + 0x1500);
+    image.write(other, &[0; 24]);
+    image.write(other + 8, &[list]);
+    image.write(kernel::MODULES, &[other + 8]);
+    assert_eq!(told(&mut image), (1, 1));
+    // It leads nowhere.
+    image.write(other + 8, &[0x10]);
+    assert_eq!(told(&mut image), (0, 3));
+}
+
+#[test]
 fn a_kernel_is_told_from_none_and_from_one_without_symbols() {
     let mut none = Image { bytes: Vec::new(), reads: 0 };
     assert_eq!(GuestLinux::find(&mut none).err(), Some(LinuxError::NoKernel));
@@ -318,6 +346,21 @@ fn an_image_that_lies_ends_the_search_in_bounded_reads() {
 }
 
 #[test]
+fn names_that_lie_about_their_length_are_no_symbols() {
+    let mut image = Image::new(LAYOUTS[0]);
+    let linux = GuestLinux::find(&mut image).unwrap();
+    let name = b"T\x011000";
+    let at = image.bytes.windows(name.len()).position(|part| part == name).unwrap();
+    assert!(linux.symbols().get(1000, &mut image).unwrap().is_some());
+    // Of two bytes, 600: no name of Linux is that long.
+    image.bytes[at - 1..=at].copy_from_slice(&[600_u16.to_le_bytes()[0] & 0x7f | 0x80, 4]);
+    assert_eq!(linux.symbols().get(1000, &mut image), Err(LinuxError::NoSymbols));
+    // One that takes the place of others, so that the last are behind the end.
+    image.bytes[at - 1..=at].copy_from_slice(&[0x7f, b'T']);
+    assert_eq!(GuestLinux::find(&mut image).err(), Some(LinuxError::NoSymbols));
+}
+
+#[test]
 fn words_that_descend_everywhere_are_looked_at_in_bounded_reads() {
     let mut image = Image::new(LAYOUTS[0]);
     let tables = 0x2_0000;
@@ -330,119 +373,4 @@ fn words_that_descend_everywhere_are_looked_at_in_bounded_reads() {
     }
     assert_eq!(GuestLinux::find(&mut image).err(), Some(LinuxError::NoSymbols));
     assert!(image.reads < READS, "{}", image.reads);
-}
-
-mod programs {
-    use object::read::elf::{ElfFile64, ProgramHeader as _};
-    use object::{Object as _, ObjectSymbol as _, SymbolKind};
-    use unwind_core::{Memory as _, SliceMemory};
-
-    use super::*;
-    use unwind_guest::linux::{PROGRAM_PAGES, ProgramSearch};
-
-    const AT: u64 = 0x7f00_0000_0000;
-
-    /// A file as it is loaded, at `AT`.
-    fn load(bytes: &[u8]) -> (Vec<u8>, u64) {
-        let file = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
-        let endian = file.endian();
-        let mut memory = Vec::new();
-        let mut text = 0;
-        for header in file.elf_program_headers() {
-            if header.p_type(endian) == object::elf::PT_LOAD {
-                let at = usize::try_from(header.p_vaddr(endian)).unwrap();
-                let data = header.data(endian, bytes).unwrap();
-                memory.resize(memory.len().max(at + data.len()), 0);
-                memory[at..at + data.len()].copy_from_slice(data);
-                if header.p_flags(endian).0 & 1 != 0 {
-                    text = AT + header.p_vaddr(endian);
-                }
-            }
-        }
-        (memory, text)
-    }
-
-    #[test]
-    fn the_c_library_is_found_by_its_header_and_named_by_its_symbols() {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let Some(path) = maps.split_whitespace().find(|word| word.contains("/libc.so")) else {
-            eprintln!("skipped: this test is linked without a C library of its own");
-            return;
-        };
-        let bytes = std::fs::read(path).unwrap();
-        let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
-        let (image, text) = load(&bytes);
-        let mut memory = SliceMemory::new(VirtAddr::new(AT), &image);
-        let found = Program::find(VirtAddr::new(text + 0x1234), &mut memory).unwrap().unwrap();
-        assert_eq!((found.start().get(), found.bias(), found.is_wide()), (AT, AT, true));
-        assert_eq!(found.build_id().unwrap().as_bytes(), file.build_id().unwrap().unwrap());
-        assert_eq!(found.name(&mut memory).unwrap().as_bytes(), b"libc.so.6");
-        let mut header = [0; 1];
-        memory.read(VirtAddr::new(found.eh_frame_header().unwrap()), &mut header).unwrap();
-        assert_eq!(header, [1], "the version");
-        let functions = file.dynamic_symbols().filter(|symbol| {
-            symbol.kind() == SymbolKind::Text && !symbol.is_undefined() && symbol.size() > 0
-        });
-        let mut named = 0;
-        for symbol in functions.step_by(7) {
-            let at = found.find_at(VirtAddr::new(AT + symbol.address()), &mut memory).unwrap();
-            // Others may have the same address.
-            assert_eq!(at.start.get(), AT + symbol.address());
-            named += 1;
-        }
-        assert!(named > 100, "{named}");
-        // Code right above it, as of a JIT compiler: the pages between have neither a header nor code of it.
-        let end = (AT + u64::try_from(image.len()).unwrap()).next_multiple_of(0x1000);
-        let above = VirtAddr::new(end + 0x20_1234);
-        match Program::search(above, VirtAddr::new(0), &mut memory).unwrap() {
-            // Past what is in the file there may be memory of it.
-            ProgramSearch::NothingFrom(from) => {
-                assert!((end..end + 0x2_0000).contains(&from.get()), "{from}");
-            }
-            found => panic!("{found:?}"),
-        }
-    }
-
-    #[test]
-    fn what_is_cut_or_lies_is_no_program_and_no_panic() {
-        let exe = std::fs::read("/proc/self/exe").unwrap();
-        let (image, text) = load(&exe);
-        let pc = VirtAddr::new(text);
-        for cut in [4, 64, 100, 0x1000, image.len() / 2] {
-            let mut memory = SliceMemory::new(VirtAddr::new(AT), &image[..cut.min(image.len())]);
-            let _ = Program::find(pc, &mut memory);
-        }
-        for at in 0..0x400 {
-            let mut changed = image.clone();
-            changed.truncate(0x10_0000);
-            changed[at] ^= 0xff;
-            let mut memory = SliceMemory::new(VirtAddr::new(AT), &changed);
-            if let Ok(Some(found)) = Program::find(pc, &mut memory) {
-                let _ = (found.name(&mut memory), found.find_at(pc, &mut memory));
-            }
-        }
-    }
-
-    #[test]
-    fn the_header_is_looked_for_in_a_bounded_number_of_pages() {
-        struct Zeroes(u64);
-        impl unwind_core::Memory for Zeroes {
-            fn read(&mut self, _: VirtAddr, buf: &mut [u8]) -> Result<(), unwind_core::ReadError> {
-                self.0 += 1;
-                buf.fill(0);
-                Ok(())
-            }
-        }
-        let mut memory = Zeroes(0);
-        assert_eq!(Program::find(VirtAddr::new(AT), &mut memory), Ok(None));
-        assert_eq!(memory.0, PROGRAM_PAGES);
-        // What is known to have none is not looked at again.
-        let lowest = AT - (PROGRAM_PAGES - 1) * 0x1000;
-        for (floor, from, reads) in [(0, lowest, PROGRAM_PAGES), (AT - 0x2000, AT - 0x2000, 3)] {
-            let mut memory = Zeroes(0);
-            let found = Program::search(VirtAddr::new(AT), VirtAddr::new(floor), &mut memory);
-            assert_eq!(found, Ok(ProgramSearch::NothingFrom(VirtAddr::new(from))));
-            assert_eq!(memory.0, reads);
-        }
-    }
 }

@@ -195,6 +195,26 @@ fn a_thread_of_the_kernel_has_no_user_part() {
 }
 
 #[test]
+fn a_task_that_was_forked_has_the_user_code_that_it_begins_with() {
+    let orc = Orc::new(&[call(8), END, UNDEFINED]);
+    // Some versions leave two words above the registers that end a stack.
+    for padding in [0, 16] {
+        let mut guest = Guest::new(PagingMode::FourLevel);
+        guest.map(TASK_STACK + 0x3000, false);
+        let saved = TASK_STACK + 0x4000 - padding - 21 * 8;
+        guest.write(saved - 8, &[KERNEL + 0x1010]);
+        guest.write(USER_STACK + 0x88, &[0]);
+        let vcpu = guest.vcpu(0, (KERNEL, saved - 8, 0));
+        let of_kernel = walk(&guest, &orc, &vcpu);
+        assert_eq!((of_kernel.user_code(), of_kernel.is_complete()), (UserCode::None, true));
+        guest.save(saved, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
+        let stack = walk(&guest, &orc, &vcpu);
+        assert_eq!(pcs(stack.kernel()), [KERNEL, KERNEL + 0x1010]);
+        assert_eq!((pcs(stack.user()), stack.is_complete()), (vec![USER], true), "{padding}");
+    }
+}
+
+#[test]
 fn what_is_beside_a_zero_is_no_entry_of_the_kernel() {
     let mut guest = Guest::new(PagingMode::FourLevel);
     let orc = Orc::new(&[call(8), END, UNDEFINED]);

@@ -33,7 +33,8 @@ pub(crate) enum Shape {
     Btf(u64),
 }
 
-/// The addresses of a kernel; their end is a bound. `None` if nothing is mapped where one may be.
+/// The addresses of a kernel; their end is a bound. `None` if nothing is mapped where one may be; what is not resident
+/// is taken for that.
 pub(crate) fn find<M: Memory>(mem: &mut M) -> Option<Range<u64>> {
     let places = (0..IMAGE_PLACES).map(|step| FIRST_PLACE.wrapping_add(step.wrapping_mul(STEP)));
     let mut is_mapped = |place: &u64| mem.read(VirtAddr::new(*place), &mut [0]).is_ok();

@@ -130,6 +130,9 @@ impl Kallsyms {
         let mut window = Window::new(mem);
         let mut at = self.tables.names;
         for index in 0..self.tables.count {
+            if at >= self.tables.markers {
+                return Err(LinuxError::NoSymbols);
+            }
             let (mut name, next) = self.name(at, &mut window)?;
             at = next;
             let kind = name.take_first().unwrap_or_default();

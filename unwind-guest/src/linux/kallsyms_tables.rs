@@ -34,6 +34,9 @@ const TRIES: u32 = 16;
 /// The most bytes that the names of a group have.
 const GROUP_BYTES: u64 = 256 * 256;
 
+/// The most bytes of a name: each stands for one of its letters, or its kind, at least, and Linux has no longer names.
+const NAME_BYTES: u16 = 512;
+
 /// How an address is made of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
@@ -59,7 +62,8 @@ pub(crate) struct Tables {
 #[derive(Clone, Debug)]
 pub(crate) struct Tokens {
     bytes: [u8; TOKENS_LEN],
-    starts: [u16; 256],
+    /// And where the one after the last would begin.
+    starts: [u16; 257],
 }
 
 impl Tokens {
@@ -95,9 +99,9 @@ impl Tokens {
         index: u64,
         window: &mut Window<'_, M>,
     ) -> Option<(Self, Range<u64>)> {
-        let mut starts = [0; 256];
+        let mut starts = [0; 257];
         let mut at = index;
-        for start in &mut starts {
+        for start in starts.iter_mut().take(256) {
             *start = window.u16(at).ok()?;
             at = at.wrapping_add(2);
         }
@@ -111,23 +115,25 @@ impl Tokens {
         }
         // Each begins where the one before has ended.
         let mut expected = 0;
-        for start in starts {
-            if usize::from(start) != expected {
+        let (tokens, end) = starts.split_at_mut(256);
+        for start in tokens {
+            if usize::from(*start) != expected {
                 return None;
             }
             let token = bytes.get(expected..)?;
             let len = token.iter().position(|byte| *byte == 0)?;
             expected = expected.checked_add(len)?.checked_add(1)?;
         }
+        *end.first_mut()? = u16::try_from(expected).ok()?;
         Some((Self { bytes, starts }, table..at))
     }
 
     /// A token; empty if there is none.
     pub(crate) fn get(&self, number: u8) -> &[u8] {
-        let start = self.starts.get(usize::from(number)).copied().unwrap_or_default();
-        let token = self.bytes.get(usize::from(start)..).unwrap_or_default();
-        let end = token.iter().position(|byte| *byte == 0).unwrap_or_default();
-        token.get(..end).unwrap_or_default()
+        let place = |number: usize| self.starts.get(number).copied().map_or(0, usize::from);
+        let (start, next) = (place(number.into()), place(usize::from(number).saturating_add(1)));
+        // A zero ends each.
+        self.bytes.get(start..next.saturating_sub(1)).unwrap_or_default()
     }
 }
 
@@ -167,6 +173,9 @@ impl Tables {
         let mut tries = TRIES;
         for step in 0..GROUP_BYTES / 4 {
             let names = (highest & !3).wrapping_sub(step.wrapping_mul(4));
+            if !image.contains(&names) {
+                return None;
+            }
             let near = window.u32(names.wrapping_sub(4)).ok()?;
             // Zero is what fills up to a multiple of eight.
             let (count, count_at) = match near {
@@ -303,7 +312,8 @@ pub(crate) fn skip<M: Memory>(
     Some(names)
 }
 
-/// Where the bytes of a name begin, and how many there are: a number of one byte, or two.
+/// Where the bytes of a name begin, and how many there are: a number of one byte, or two. It is an error if a name is
+/// longer than any of Linux.
 pub(crate) fn name_at<M: Memory>(
     at: u64,
     window: &mut Window<'_, M>,
@@ -313,6 +323,9 @@ pub(crate) fn name_at<M: Memory>(
     if low & 0x80 == 0 {
         return Ok((after, low.into()));
     }
-    let high = window.u8(after)?;
-    Ok((after.wrapping_add(1), u16::from(low & 0x7f) | u16::from(high) << 7))
+    let len = u16::from(low & 0x7f) | u16::from(window.u8(after)?) << 7;
+    match len <= NAME_BYTES {
+        true => Ok((after.wrapping_add(1), len)),
+        false => Err(LinuxError::NoSymbols),
+    }
 }

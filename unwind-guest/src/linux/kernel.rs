@@ -96,7 +96,7 @@ impl GuestLinux {
                 Shape::Btf(start) if btf.is_none() && btf_tries > 0 => {
                     btf_tries = btf_tries.saturating_sub(1);
                     btf = Btf::open(VirtAddr::new(start), mem).ok();
-                    // Programs that the kernel brings have some, too.
+                    // BPF programs in the kernel's image have types, too.
                     btf = btf.filter(|btf| btf.is_of_kernel(mem));
                 }
                 _ => {}

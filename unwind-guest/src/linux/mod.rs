@@ -18,13 +18,14 @@
 //! | search | bound |
 //! |---|---|
 //! | the kernel | [`IMAGE_PLACES`] places, then [`IMAGE_PAGES`] pages |
-//! | symbols by their table's shape | [`SYMBOLS_LIMIT`] symbols, in that image |
+//! | symbols by their table's shape | [`SYMBOLS_LIMIT`] symbols, in that image, of 512 bytes each |
 //! | ORC tables by their shape | that image once, and 64 arrays with 16 ends, of 65,536 entries each |
-//! | a symbol by its address | 20 reads of an address, then 255 names |
-//! | members of structures | [`BTF_LIMIT`] bytes, each read once or twice |
+//! | a symbol by its address | 40 reads of an address, then 255 names |
+//! | members of structures | [`BTF_LIMIT`] bytes of each of eight places that begin like types, and four times those of the kernel |
 //! | a page of a file | 40 levels of a tree of mappings, 16 of one of pages |
 //! | modules | [`MODULES_LIMIT`], of [`MODULE_SYMBOLS_LIMIT`] symbols each |
 //! | the header of a program | [`PROGRAM_PAGES`] pages below the code, then [`HEADERS_LIMIT`] headers |
+//! | the symbols of a program | 256 entries of its dynamic section, then 262,144 symbols |
 
 mod btf;
 mod error;

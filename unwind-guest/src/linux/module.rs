@@ -73,12 +73,15 @@ impl ModuleList {
     ///
     /// # Errors
     ///
-    /// [`LinuxError::Unreadable`].
+    /// [`LinuxError::Unreadable`]. If it is one module that cannot be read, those after it come next.
     pub fn next<M: Memory>(&mut self, mem: &mut M) -> Result<Option<Module>, LinuxError> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        // Where one leads nowhere, none comes after it.
+        self.left = 0;
         let next = read_u64(mem, self.next.unwrap_or(self.head))?;
-        let Some(left) = self.left.checked_sub(1).filter(|_| next != self.head) else {
+        if next == self.head {
             return Ok(None);
-        };
+        }
         (self.left, self.next) = (left, Some(next));
         let at = next.wrapping_sub(self.layout.list.into());
         Module::read(at, &self.layout, self.orc, mem).map(Some)

@@ -7,14 +7,14 @@ use unwind_core::{Memory, VirtAddr};
 use crate::linux::window::{Window, read};
 use crate::orc::{OrcLayout, OrcTable};
 
-/// How many entries the table of a kernel has at least, of which none is told by symbols.
+/// How many entries a table has at least that is looked for by its shape.
 const ENTRIES: u32 = 1024;
 /// How many entries of a table are looked at.
 const ENTRIES_LIMIT: u32 = 1 << 16;
 /// How many arrays of ascending addresses are looked at.
 const TRIES: u32 = 64;
 
-/// After the addresses there are no code, but entries at least this far: their offsets look like addresses there.
+/// How far from an entry's place on there are entries, and no code: read as distances, most of them lead there.
 const TABLES: u64 = 1 << 15;
 const PAGE: u64 = 4096;
 const BLOCK: usize = 1024;
@@ -68,7 +68,7 @@ pub(crate) fn by_shape<M: Memory>(
         if is_there {
             at = at.wrapping_add(1024);
         } else {
-            // Entries come after the addresses, so no table ends here.
+            // A table's addresses and entries are all there.
             (run, at) = (Run::NONE, (at | (PAGE - 1)).wrapping_add(1));
         }
     }

@@ -9,7 +9,7 @@ use crate::linux::window::{read, read_u64};
 /// How deep the trees of mappings and of pages may be.
 const DEPTH_LIMIT: u32 = 16;
 
-/// A red-black tree of all mappings that a task may have is as deep at most.
+/// How deep a red-black tree of mappings may be: a task has 65,530 at most unless its administrator has it otherwise.
 const BINARY_DEPTH_LIMIT: u32 = 40;
 
 const PAGE: u64 = 4096;

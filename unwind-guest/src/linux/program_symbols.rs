@@ -37,8 +37,12 @@ impl Dynamic {
         const STRINGS: u64 = 5;
         const SYMBOL_TABLE: u64 = 6;
         const NAME: u64 = 14;
+        /// Tables that may follow the symbols: names, hashes, versions, relocations.
+        const TABLES: [u64; 9] =
+            [STRINGS, 4, 0x6fff_fef5, 0x6fff_fff0, 0x6fff_fffc, 0x6fff_fffe, 7, 17, 23];
         let word: u64 = if is_wide { 8 } else { 4 };
         let (mut symbols, mut strings, mut name) = (None, None, None);
+        let mut tables = [0; TABLES.len()];
         let mut at = range.start;
         for _ in 0..ENTRIES {
             if at >= range.end {
@@ -55,6 +59,9 @@ impl Dynamic {
             let (tag, value) = (next()?, next()?);
             // Linkers of old leave addresses there, newer ones what they find.
             let addr = if value < start { value.wrapping_add(bias) } else { value };
+            for (table, _) in tables.iter_mut().zip(TABLES).filter(|(_, kind)| *kind == tag) {
+                *table = addr;
+            }
             match tag {
                 0 => break,
                 STRINGS => strings = Some(addr),
@@ -64,9 +71,10 @@ impl Dynamic {
             }
         }
         let (Some(symbols), Some(strings)) = (symbols, strings) else { return Ok(None) };
-        // Their number is told only by what finds them by name; linkers put their names after them.
+        // Their number is told only by what finds them by name; linkers put another table after them.
         let size: u64 = if is_wide { 24 } else { 16 };
-        let count = strings.saturating_sub(symbols).checked_div(size).unwrap_or_default();
+        let end = tables.into_iter().filter(|table| *table > symbols).min().unwrap_or(symbols);
+        let count = end.saturating_sub(symbols).checked_div(size).unwrap_or_default();
         let name = name.map(|offset| strings.wrapping_add(offset));
         Ok(Some(Self { is_wide, symbols, count: count.min(SYMBOLS), strings, name }))
     }

@@ -32,8 +32,8 @@ pub(crate) struct TaskLayout {
     pub(crate) stack: Option<u32>,
 }
 
-/// From where on the stack pointer may be in such a stack, and where the registers of user code may end: it has the usual size, or that of kernels with KASAN, and
-/// kernels that know FRED leave two words.
+/// From where on the stack pointer may be in a task's stack, and where the registers of user code may end, both above its
+/// lowest address. Stacks are of 16 KiB, or of 32 in kernels with KASAN; kernels that know FRED leave two words.
 const ENDS: [(u64, u64); 4] =
     [(0, 0x4000), (0, 0x4000 - 16), (0x4000, 0x8000), (0x4000, 0x8000 - 16)];
 
@@ -132,7 +132,7 @@ impl Task {
     ) -> Result<Option<SavedRegisters>, LinuxError> {
         let Some(offset) = layout.stack else { return Ok(None) };
         let stack = read_u64(mem, self.at.wrapping_add(offset.into()))?;
-        // Below a stack of the usual size there may be another one.
+        // Another stack may begin where one of 16 KiB ends.
         let places = ENDS.map(|(start, end)| {
             let saved = SavedRegisters::all_before(stack.wrapping_add(end));
             (stack.wrapping_add(start)..saved.addr().get(), saved)

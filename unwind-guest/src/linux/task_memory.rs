@@ -125,7 +125,9 @@ impl<P: PhysicalMemory, const PAGES: usize> Memory for TaskMemory<'_, P, PAGES> 
             let (here, after) = buf.split_at_mut(len);
             self.read_in_page(addr, here)?;
             buf = after;
-            addr = addr.wrapping_add(left);
+            if !buf.is_empty() {
+                addr = addr.checked_add(left).ok_or(ReadError::Invalid)?;
+            }
         }
         Ok(())
     }

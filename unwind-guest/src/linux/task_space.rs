@@ -11,7 +11,7 @@ use crate::vcpu::{USER_TABLE, VcpuRegisters};
 impl GuestLinux {
     /// The registers of a vCPU as the walk of the stack that it has needs them. A kernel that switches tasks has the
     /// page tables of the next one for some instructions before it has its stack: user code that has entered by the
-    /// former one's stack is read by that's own page tables. A task that ends has given its memory back and may have page
+    /// former one's stack is read by the former one's page tables. A task that ends has given its memory back and may have page
     /// tables of any other task: it gets those of the kernel, which have no user code. `mem` has all of the kernel.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ pub enum OrcLayout {
     Linux6_3,
     /// Of Linux 6.4 and later: 6.12 has it.
     Linux6_4,
-    /// Of later ones: 7.2 has it.
+    /// Of versions after 6.12: 7.2 has it.
     Linux7_2,
 }
 

@@ -1,7 +1,7 @@
 //! Rows of ORC entries.
 
 use unwind_core::{
-    BaseReg, CfaRule, DwarfReg, FrameContext, Memory, RegRule, Row, RowSource, VirtAddr,
+    BaseReg, CfaRule, DwarfReg, FrameContext, Memory, RegRule, Row, RowSource, StepError, VirtAddr,
 };
 use unwind_x86::X86_64Regs;
 
@@ -10,7 +10,7 @@ use crate::kernel_rows::{Entry, KernelRows, Way};
 use crate::orc::entry::{OrcBase, OrcEntry, OrcKind};
 use crate::orc::error::OrcError;
 use crate::orc::table::OrcTable;
-use crate::saved_registers::{BELOW_FRAME, SavedRegisters};
+use crate::saved_registers::{BELOW_FRAME, SavedRegisters, Whose};
 
 /// The rows of a Linux kernel that has ORC tables: its own, and those of modules.
 ///
@@ -120,6 +120,17 @@ impl<'a> OrcRows<'a> {
     }
 }
 
+/// Where a stack was entered from whose outermost frame has called. A task that was forked begins as a thread of the
+/// kernel does, but its user code's registers are there already.
+fn begun_from<M: Memory>(sp: u64, mem: &mut M) -> Result<Entry, StepError> {
+    for saved in SavedRegisters::at_end_of_stack(sp) {
+        if saved.whose(mem)? == Whose::Users {
+            return Ok(Entry::User(saved));
+        }
+    }
+    Ok(Entry::KernelThread)
+}
+
 /// The same row, whose CFA is that value.
 fn on_other_stack(row: Row, cfa: u64) -> Row {
     // Offsets of 16 bits have room in it.
@@ -154,8 +165,16 @@ impl RowSource<LinuxKernel> for OrcRows<'_> {
                 // What is said of the entry is of this walk.
                 frame.may_change();
                 // Code at the kernel's entry has such entries before it has saved anything.
-                let is_thread = !frame.is_interrupted();
-                self.way.entry = if is_thread { Entry::KernelThread } else { Entry::Unknown };
+                self.way.entry = match frame.is_interrupted() {
+                    true => Entry::Unknown,
+                    false => match begun_from(frame.sp(), mem) {
+                        Ok(entry) => entry,
+                        Err(StepError::Unreadable { addr, .. }) => {
+                            return Ok(Some(Row::needs_memory(addr)));
+                        }
+                        Err(_) => Entry::Unknown,
+                    },
+                };
                 Ok(Some(Row::outermost()))
             }
             OrcKind::Call => self.call(&entry, frame, mem).map(Some),

@@ -20,7 +20,7 @@ pub(crate) const MODULE: u64 = DATA + 0x400;
 pub(crate) const MODULE_SYMBOLS: u64 = DATA + 0x600;
 pub(crate) const MODULE_CODE: u64 = 0xffff_ffff_c000_0000;
 pub(crate) const GDT: u64 = DATA + 0x800;
-/// The address space of the task, the tree of its mappings, a mapping, its file, and that's pages.
+/// The address space of the task, the tree of its mappings, a mapping, its file, and the file's pages.
 const SPACE: u64 = DATA + 0x900;
 /// Where the kernel has a table of its own.
 pub(crate) const OWN_PAGE_TABLE: u64 = DATA + 0x1000;

@@ -20,13 +20,20 @@ const SCHEMA: u32 = 1;
 /// The most objects, and functions of each, of a recording: a guest may make them up.
 const OBJECTS_LIMIT: usize = 1 << 12;
 const FUNCTIONS_LIMIT: usize = 1 << 16;
+/// The most bytes that all have together, and what each counts besides the bytes of its name.
+const BYTES_LIMIT: usize = 64 << 20;
+const EACH: usize = 64;
 
 /// An object of a guest by what it is called and, if it has one, its build id.
 pub(crate) type ObjectKey = (Untrusted, Option<Box<[u8]>>);
 
 /// The objects of a guest that have samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GuestNames(HashMap<ObjectKey, Arc<ObjectNames>>);
+pub struct GuestNames {
+    objects: HashMap<ObjectKey, Arc<ObjectNames>>,
+    /// How many bytes these have.
+    bytes: usize,
+}
 
 /// The functions of an object: their starts and ends, by the addresses that it was linked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,18 +76,20 @@ impl GuestNames {
     pub fn of_section(section: &[u8]) -> Self {
         let told: Option<Section> = serde_json::from_slice(section).ok();
         let told = told.filter(|told| told.schema == SCHEMA);
-        let objects = told.into_iter().flat_map(|told| told.objects).map(|object| {
-            let function = |(start, end, name)| (start, (end, Untrusted::from(name)));
-            let functions = object.functions.into_iter().map(function).collect();
-            let names = ObjectNames { shift: object.shift, functions };
-            ((Untrusted::from(object.name), object.build_id), Arc::new(names))
-        });
-        Self(objects.collect())
+        let mut names = Self::default();
+        for object in told.into_iter().flat_map(|told| told.objects) {
+            let key = (Untrusted::from(object.name), object.build_id);
+            names.add_object(&key, object.shift);
+            for (start, end, name) in object.functions {
+                names.add_function(&key, (start, end), &Untrusted::from(name));
+            }
+        }
+        names
     }
 
     /// The bytes of the section.
     pub(crate) fn section(&self) -> serde_json::Result<Vec<u8>> {
-        let objects = self.0.iter().map(|((name, build_id), names)| {
+        let objects = self.objects.iter().map(|((name, build_id), names)| {
             let function = |(start, (end, name)): (&u64, &(u64, Untrusted))| {
                 (*start, *end, name.escaped().to_string())
             };
@@ -96,15 +105,28 @@ impl GuestNames {
 
     /// The functions of an object.
     pub(crate) fn get(&self, key: &ObjectKey) -> Option<&Arc<ObjectNames>> {
-        self.0.get(key)
+        self.objects.get(key)
     }
 
     /// Takes note of an object, unless that was done.
     pub(crate) fn add_object(&mut self, key: &ObjectKey, shift: u64) {
-        let names = || ObjectNames { shift, functions: BTreeMap::new() }.into();
-        if self.0.len() < OBJECTS_LIMIT {
-            self.0.entry(key.clone()).or_insert_with(names);
+        if self.objects.contains_key(key) || self.objects.len() >= OBJECTS_LIMIT {
+            return;
         }
+        if self.take(&key.0) {
+            let names = ObjectNames { shift, functions: BTreeMap::new() };
+            self.objects.insert(key.clone(), names.into());
+        }
+    }
+
+    /// Takes the bytes of a name; says whether there were that many left.
+    fn take(&mut self, name: &Untrusted) -> bool {
+        let bytes = self.bytes.saturating_add(name.as_bytes().len()).saturating_add(EACH);
+        let is_left = bytes <= BYTES_LIMIT;
+        if is_left {
+            self.bytes = bytes;
+        }
+        is_left
     }
 
     /// Takes note of a function of an object that was taken note of, unless that was done.
@@ -114,9 +136,12 @@ impl GuestNames {
         (start, end): (u64, u64),
         name: &Untrusted,
     ) {
-        if let Some(names) = self.0.get_mut(key)
-            && !names.functions.contains_key(&start)
-            && names.functions.len() < FUNCTIONS_LIMIT
+        let is_new = self.objects.get(key).is_some_and(|names| {
+            !names.functions.contains_key(&start) && names.functions.len() < FUNCTIONS_LIMIT
+        });
+        if is_new
+            && self.take(name)
+            && let Some(names) = self.objects.get_mut(key)
         {
             Arc::make_mut(names).functions.insert(start, (end, name.clone()));
         }
@@ -157,6 +182,22 @@ mod tests {
         let read = Untrusted::from("read");
         assert_eq!(object.function(0x200f), Some((0x2000, 0x2010, &read)));
         assert_eq!((object.function(0x2010), object.function(0x1fff)), (None, None));
+    }
+
+    #[test]
+    fn names_that_a_guest_makes_up_take_bounded_memory() {
+        let mut names = GuestNames::default();
+        let name = Untrusted::from("x".repeat(512));
+        for object in 0..4_u64 {
+            let key = (Untrusted::from(object.to_string()), None);
+            names.add_object(&key, 0);
+            for start in 0..1 << 16 {
+                names.add_function(&key, (start, start + 1), &name);
+            }
+        }
+        let functions = names.objects.values().map(|names| names.functions.len()).sum::<usize>();
+        assert!((100_000..120_000).contains(&functions), "{functions}");
+        assert!(names.section().unwrap().len() < 2 * BYTES_LIMIT);
     }
 
     #[test]

@@ -24,7 +24,7 @@ const DOCUMENTS: usize = 16;
 const DOCUMENT_LIMIT: usize = 1 << 18;
 
 /// How many bytes of memory are read at once, and how many such blocks are kept while the guest stands.
-const BLOCK: usize = 1024;
+pub(crate) const BLOCK: usize = 1024;
 const BLOCKS: usize = 1 << 12;
 
 /// A connection to a stub.
@@ -114,10 +114,9 @@ impl Gdb {
             cr4: need("cr4")?,
             efer,
         };
-        // At the kernel's entry the base in use is still that of user code.
-        let (used, other) = (need("gs_base")?, need("k_gs_base")?);
-        let area = if used >> 63 == 0 { other } else { used };
-        Ok(VcpuState { registers, place: CpuPlace::Area(area), is_halted: false })
+        let place = CpuPlace::Bases { used: need("gs_base")?, other: need("k_gs_base")? };
+        // A stub does not tell whether one waits for an interrupt.
+        Ok(VcpuState { registers, place, is_halted: false })
     }
 
     /// Whether the guest runs.
@@ -167,22 +166,25 @@ impl Gdb {
     ///
     /// [`GuestError`] if the stub does not.
     pub(crate) fn monitor(&mut self, command: &str) -> Result<String, GuestError> {
-        let mut text = Vec::new();
-        let mut answer = self.packets.ask(&format!("qRcmd,{}", hex_of(command.as_bytes())))?;
-        while answer != b"OK" {
-            let Some(part) = answer.strip_prefix(b"O").and_then(of_hex) else {
-                return Err(refused("qRcmd", &answer));
-            };
-            if text.len() > DOCUMENT_LIMIT {
-                return Err(GuestError::TooLong);
+        let ask = format!("qRcmd,{}", hex_of(command.as_bytes()));
+        self.packets.in_time(|packets| {
+            let mut text = Vec::new();
+            let mut answer = packets.ask(&ask)?;
+            while answer != b"OK" {
+                let Some(part) = answer.strip_prefix(b"O").and_then(of_hex) else {
+                    return Err(refused("qRcmd", &answer));
+                };
+                if text.len() > DOCUMENT_LIMIT {
+                    return Err(GuestError::TooLong);
+                }
+                text.extend(part);
+                answer = packets.receive()?;
             }
-            text.extend(part);
-            answer = self.packets.receive()?;
-        }
-        ascii_of(&text).ok_or(GuestError::NotGdb)
+            ascii_of(&text).ok_or(GuestError::NotGdb)
+        })
     }
 
-    /// Reads physical memory; `None` where there is none.
+    /// Reads physical memory, in whole blocks; `None` where there is none.
     pub(crate) fn read(&mut self, addr: u64, buf: &mut [u8]) -> Option<()> {
         let size = u64::try_from(BLOCK).ok()?;
         let (mut addr, mut buf) = (addr, buf);

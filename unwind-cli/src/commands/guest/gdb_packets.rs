@@ -81,16 +81,34 @@ impl Packets {
     /// [`GuestError`] if it does not in time.
     pub(crate) fn interrupt(&mut self) -> Result<(), GuestError> {
         self.write(&[3])?;
-        loop {
-            let answer = self.receive()?;
-            match answer.first() {
-                Some(b'T' | b'S') => return Ok(()),
-                Some(b'W' | b'X') => return Err(GuestError::Closed),
-                // Text of what runs.
-                Some(b'O') => {}
-                _ => return Err(GuestError::NotGdb),
+        self.in_time(|packets| {
+            loop {
+                let answer = packets.receive()?;
+                match answer.first() {
+                    Some(b'T' | b'S') => return Ok(()),
+                    Some(b'W' | b'X') => return Err(GuestError::Closed),
+                    // Text of what runs.
+                    Some(b'O') => {}
+                    _ => return Err(GuestError::NotGdb),
+                }
             }
-        }
+        })
+    }
+
+    /// Gives all answers that `talk` waits for the time of one.
+    ///
+    /// # Errors
+    ///
+    /// Those of `talk`.
+    pub(crate) fn in_time<T>(
+        &mut self,
+        talk: impl FnOnce(&mut Self) -> Result<T, GuestError>,
+    ) -> Result<T, GuestError> {
+        let deadline = self.deadline;
+        self.deadline = deadline.or_else(|| Instant::now().checked_add(self.patience));
+        let told = talk(self);
+        self.deadline = deadline;
+        told
     }
 
     /// The content of the next packet.

@@ -29,8 +29,10 @@ pub(crate) struct FoundName {
     pub(crate) function: Option<(Untrusted, Range<u64>)>,
 }
 
-/// How long after a search that found nothing the next one is.
+/// How long after a search that found nothing the next one is, and how many times as long as that took: the guest may
+/// stand for it.
 const PAUSE: Duration = Duration::from_secs(1);
+const SHARE: u32 = 20;
 
 /// Of how many CPUs of a kernel that has crashed one is looked for by what it ran.
 const CPUS_LIMIT: u32 = 1 << 12;
@@ -59,8 +61,8 @@ struct Found {
     tables: Vec<OrcTable<'static>>,
     /// Of the kernel without its modules, which stay where they are.
     names: HashMap<u64, Option<Symbol>>,
-    /// Where each CPU has its variables, by its table of segments, as far as that was seen: in user code its registers
-    /// do not tell.
+    /// Where each CPU has its variables, by its table of segments or, where that is not told, by itself, as far as that was
+    /// seen: in user code and at the kernel's entry its registers do not tell.
     areas: HashMap<u64, u64>,
 }
 
@@ -96,6 +98,7 @@ impl Linux {
             return;
         }
         self.missing = None;
+        let started = Instant::now();
         for space in spaces(vcpu) {
             let mut memory = KernelMemory::with_tlb(&mut *ram, space);
             match GuestLinux::find(&mut memory) {
@@ -112,10 +115,13 @@ impl Linux {
                 }
                 Err(error) => {
                     // What is said of the table that has more is said.
-                    let again = Instant::now().checked_add(PAUSE).unwrap_or_else(Instant::now);
-                    self.missing.get_or_insert((error, again));
+                    self.missing.get_or_insert((error, started));
                 }
             }
+        }
+        if let Some((_, again)) = &mut self.missing {
+            let pause = started.elapsed().saturating_mul(SHARE).max(PAUSE);
+            *again = Instant::now().checked_add(pause).unwrap_or(started);
         }
     }
 
@@ -163,8 +169,13 @@ impl Linux {
         let mut modules = Vec::new();
         let mut memory = KernelMemory::with_tlb(ram, space);
         if let Some(mut list) = found.kernel.modules() {
-            while let Ok(Some(module)) = list.next(&mut memory) {
-                modules.push(module);
+            loop {
+                match list.next(&mut memory) {
+                    Ok(Some(module)) => modules.push(module),
+                    Ok(None) => break,
+                    // The others are known all the same.
+                    Err(_) => {}
+                }
             }
         }
         let of_modules = modules.iter().filter_map(Module::orc_table);
@@ -188,22 +199,39 @@ impl Linux {
     ) -> Option<Task> {
         let found = self.found.as_mut()?;
         let mut memory = KernelMemory::with_tlb(ram, space);
+        let registers = &vcpu.registers;
+        // At its entry it has user code's base, which may be any.
+        let is_entry = found.kernel.is_entry_at(VirtAddr::new(registers.rip));
+        let is_kernels = |base: u64| base >> 63 != 0;
         match vcpu.place {
             CpuPlace::Segments { gdt, gs } => {
                 let cpu = cpu_number(gdt, &mut memory).ok()?;
-                let (kernel, registers) = (&found.kernel, &vcpu.registers);
-                // At its entry it has user code's, which may be any.
-                let is_kernels = !registers.is_user()
-                    && !kernel.is_entry_at(VirtAddr::new(registers.rip))
-                    && gs >> 63 != 0;
-                if is_kernels && found.areas.len() < AREAS_LIMIT {
+                let is_known = !registers.is_user() && !is_entry && is_kernels(gs);
+                if is_known && found.areas.len() < AREAS_LIMIT {
                     found.areas.insert(gdt, gs);
                 }
                 let area = found.areas.get(&gdt).map(|area| VirtAddr::new(*area));
                 let task = found.kernel.task(cpu, &mut memory).ok()?;
                 task.or_else(|| found.kernel.task_of_area(area?, &mut memory).ok()?)
             }
-            CpuPlace::Area(area) => {
+            CpuPlace::Bases { used, other } => {
+                let area = match (registers.is_user(), is_entry) {
+                    (true, _) => Some(other),
+                    (false, false) => Some(used),
+                    (false, true) => None,
+                };
+                if let Some(area) = area.filter(|area| is_kernels(*area))
+                    && found.areas.len() < AREAS_LIMIT
+                {
+                    found.areas.insert(area, area);
+                }
+                let of_entry = || {
+                    let both = [used, other];
+                    let known = both.into_iter().find(|base| found.areas.contains_key(base));
+                    let mut kernels = both.into_iter().filter(|base| is_kernels(*base));
+                    known.or_else(|| kernels.next().filter(|_| kernels.next().is_none()))
+                };
+                let area = area.or_else(of_entry).filter(|area| is_kernels(*area))?;
                 found.kernel.task_of_area(VirtAddr::new(area), &mut memory).ok()?
             }
             CpuPlace::Crashed { cpu, tid } => {

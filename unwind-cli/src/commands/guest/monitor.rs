@@ -71,12 +71,15 @@ impl Source {
         let of_file = |text: &str| Ok::<_, GuestError>(regions_of(text)?.swap_remove(0));
         if let Some(address) = &self.gdb {
             let mut gdb = Gdb::connect(address)?;
-            let ram = match &self.mem {
-                Some(path) => Some(GuestRam::open(path, of_file(&gdb.monitor("info mtree -f")?)?)?),
-                None => None,
-            };
+            let text = gdb.monitor("info mtree -f")?;
             let gdb = Rc::new(RefCell::new(gdb));
-            let ram = ram.unwrap_or_else(|| GuestRam::Stub(Rc::clone(&gdb)));
+            let ram = match &self.mem {
+                Some(path) => GuestRam::open(path, of_file(&text)?)?,
+                None => GuestRam::Stub {
+                    stub: Rc::clone(&gdb),
+                    map: MemoryMap::of_addresses(regions_of(&text)?),
+                },
+            };
             return Ok((Monitor::Gdb(gdb), ram));
         }
         let mut qmp = Qmp::connect(self.qmp.as_deref().unwrap_or_else(|| "".as_ref()))?;

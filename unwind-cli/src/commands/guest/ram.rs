@@ -17,7 +17,7 @@ use unwind_target::elf::ElfFile;
 use unwind_x86::paging::{PhysAddr, PhysicalMemory};
 
 use crate::commands::guest::error::GuestError;
-use crate::commands::guest::gdb::Gdb;
+use crate::commands::guest::gdb::{BLOCK, Gdb};
 use crate::failure::Failure;
 
 /// Where guest physical addresses are in the file of the guest's memory.
@@ -55,6 +55,12 @@ impl MemoryMap {
             Self { ranges }
         };
         regions.into_iter().map(sorted).collect()
+    }
+
+    /// All of these regions, each at its addresses.
+    pub(crate) fn of_addresses(regions: Vec<Self>) -> Self {
+        let ranges = regions.into_iter().flat_map(|region| region.ranges);
+        Self::flat(ranges.map(|(range, _)| (range.clone(), range.start)).collect())
     }
 
     /// All of these regions, each with what is to be added to its places.
@@ -141,8 +147,9 @@ fn region(line: &str) -> Option<(&str, Range<u64>, u64)> {
 pub(crate) enum GuestRam {
     /// It is read by system calls: a mapped file that shrinks would kill the reader.
     File { file: File, map: MemoryMap },
-    /// A stub for gdb reads it while the guest stands.
-    Stub(Rc<RefCell<Gdb>>),
+    /// A stub for gdb reads it while the guest stands. It would read devices, too, which a read may change, so the map says
+    /// what is memory.
+    Stub { stub: Rc<RefCell<Gdb>>, map: MemoryMap },
 }
 
 impl GuestRam {
@@ -178,7 +185,9 @@ impl PhysicalMemory for GuestRam {
     fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         let (file, map) = match self {
             Self::File { file, map } => (file, map),
-            Self::Stub(stub) => {
+            Self::Stub { stub, map } => {
+                let (at, len) = blocks_of(addr.get(), buf.len()).ok_or(ReadError::Invalid)?;
+                map.locate(at, len).ok_or(ReadError::Invalid)?;
                 let read = stub.borrow_mut().read(addr.get(), buf);
                 return read.ok_or(ReadError::Invalid);
             }
@@ -193,6 +202,14 @@ impl PhysicalMemory for GuestRam {
             }
         }
     }
+}
+
+/// The whole blocks that a stub is asked for: where they begin, and how many bytes they have.
+fn blocks_of(addr: u64, len: usize) -> Option<(u64, u64)> {
+    let block = u64::try_from(BLOCK).ok()?;
+    let start = addr & !block.checked_sub(1)?;
+    let end = addr.checked_add(u64::try_from(len).ok()?)?.checked_next_multiple_of(block)?;
+    Some((start, end.checked_sub(start)?))
 }
 
 #[cfg(test)]
@@ -258,6 +275,24 @@ FlatView #2
         assert_eq!(map.locate(0xe_0000, 8), Some(0x7e00_0002_0000));
         assert_eq!(map.locate(0xffff_fff0, 8), Some(0x7e00_0003_fff0));
         assert_eq!(map.locate(0xa_0000, 8), None);
+    }
+
+    #[test]
+    fn a_stub_is_asked_for_memory_alone() {
+        let map = MemoryMap::of_addresses(MemoryMap::regions(TREE));
+        let is_memory = |addr, len| {
+            let (at, len) = blocks_of(addr, len).unwrap();
+            map.locate(at, len).is_some()
+        };
+        for (addr, len) in [(0, 8), (0x9_fff8, 8), (0xc_0000, 0x400), (0x1_7fff_fc01, 0x3ff)] {
+            assert!(is_memory(addr, len), "{addr:#x}");
+        }
+        for (addr, len) in
+            [(0xa_0000, 8), (0x9_fff8, 16), (0xfee0_0000, 4), (0x8000_0000, 1), (0x1_8000_0000, 1)]
+        {
+            assert!(!is_memory(addr, len), "{addr:#x}");
+        }
+        assert_eq!(blocks_of(u64::MAX, 2), None);
     }
 
     #[test]

@@ -21,8 +21,9 @@ pub(crate) enum CpuPlace {
     /// Where its table of segments is, and the base of its segment GS: in the kernel, but for some instructions, that is
     /// where the kernel has the variables of this CPU.
     Segments { gdt: u64, gs: u64 },
-    /// Where the kernel has the variables of this CPU.
-    Area(u64),
+    /// The base of its segment GS, and the one that it has when it enters the kernel or has left it: one of them is where the
+    /// kernel has the variables of this CPU, the other is user code's, which may be any.
+    Bases { used: u64, other: u64 },
     /// Its number, and that of the thread which it ran, of a kernel that has crashed: the control registers are those
     /// of the kernel itself, whatever that was.
     Crashed { cpu: u32, tid: u32 },

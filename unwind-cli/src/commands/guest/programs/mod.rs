@@ -10,7 +10,7 @@ use std::ops::Range;
 use sframe::{RemoteBuffer, RemoteError, RemoteTable};
 use unwind_cfi::{CfiAbi, CfiScratch, RemoteCfi, RemoteCfiError};
 use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, TableError, VirtAddr, WordSize};
-use unwind_guest::linux::{BuildId, Program, ProgramSearch};
+use unwind_guest::linux::{BuildId, PROGRAM_PAGES, Program, ProgramSearch};
 use unwind_target::Untrusted;
 
 use crate::commands::guest::linux::FoundName;
@@ -27,6 +27,10 @@ const REMEMBERED_LIMIT: usize = 1 << 6;
 /// The most ranges of pages without an object that are remembered of an address space, and for how many stacks.
 const ABSENT_LIMIT: usize = 1 << 8;
 const ABSENT_WALKS: u32 = 64;
+
+/// The most pages that are looked at for objects of one stack: the guest stands meanwhile.
+const PAGES_LIMIT: u64 = 4 * PROGRAM_PAGES;
+const PAGE: u64 = 0x1000;
 
 /// The most objects without a table that are told.
 const MOST_WITHOUT_TABLE: usize = 4;
@@ -83,6 +87,8 @@ pub(crate) struct Programs {
     /// The root of the address space, and what was found in it.
     root: u64,
     space: Space,
+    /// How many pages may still be looked at for objects of this stack.
+    pages_left: u64,
     /// What the last stack of each address space was of.
     remembered: HashMap<u64, Space>,
     /// The code of objects by its build, in the order in which it was met.
@@ -161,7 +167,7 @@ impl Programs {
     /// Enters the user code of the address space with this root. What its last stack was of is known again if it is
     /// still there, so that it need not be searched for.
     pub(crate) fn enter<M: Memory>(&mut self, root: u64, mem: &mut M) {
-        self.root = root;
+        (self.root, self.pages_left) = (root, PAGES_LIMIT);
         self.space = self.remembered.remove(&root).unwrap_or_default();
         self.space.walks = self.space.walks.wrapping_add(1);
         if self.space.walks.is_multiple_of(ABSENT_WALKS) {
@@ -198,20 +204,29 @@ impl Programs {
         let absent = &self.space.absent;
         if absent.iter().any(|range| range.contains(&addr))
             || self.space.found.len() >= PROGRAMS_LIMIT
+            || self.pages_left == 0
         {
             return None;
         }
+        let page = addr & !(PAGE - 1);
         let below = absent.iter().map(|range| range.end).filter(|end| *end <= addr);
-        let floor = VirtAddr::new(below.max().unwrap_or(0));
-        let page = addr & !0xfff;
-        let program = match Program::search(VirtAddr::new(addr), floor, mem) {
+        let reach = self.pages_left.min(PROGRAM_PAGES).saturating_sub(1).saturating_mul(PAGE);
+        let floor = below.max().unwrap_or(0).max(page.saturating_sub(reach));
+        let found = Program::search(VirtAddr::new(addr), VirtAddr::new(floor), mem);
+        let lowest = match &found {
+            Ok(ProgramSearch::Found(program)) => program.start().get(),
+            _ => floor,
+        };
+        let pages = page.saturating_sub(lowest).saturating_div(PAGE).saturating_add(1);
+        self.pages_left = self.pages_left.saturating_sub(pages);
+        let program = match found {
             Ok(ProgramSearch::Found(program)) => program,
             nothing => {
                 let from = match nothing {
                     Ok(ProgramSearch::NothingFrom(from)) => from.get(),
                     _ => page,
                 };
-                self.space.pass_over(from..page.saturating_add(0x1000));
+                self.space.pass_over(from..page.saturating_add(PAGE));
                 return None;
             }
         };
