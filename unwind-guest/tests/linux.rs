@@ -356,8 +356,8 @@ fn names_that_lie_about_their_length_are_no_symbols() {
     // Of two bytes, 600: no name of Linux is that long.
     image.bytes[at - 1..=at].copy_from_slice(&[600_u16.to_le_bytes()[0] & 0x7f | 0x80, 4]);
     assert_eq!(linux.symbols().get(1000, &mut image), Err(LinuxError::NoSymbols));
-    // One that takes the place of three others of six bytes, so that the last would be after the end.
-    image.bytes[at - 1..=at].copy_from_slice(&[6 + 3 * 7, b'T']);
+    // One that takes the place of five others of six bytes, so that the last would be after the end.
+    image.bytes[at - 1..=at].copy_from_slice(&[6 + 5 * 7, b'T']);
     assert_eq!(GuestLinux::find(&mut image).err(), Some(LinuxError::NoSymbols));
 }
 
