@@ -67,7 +67,7 @@
 //!   marked, and no such stack is complete. 32-bit kernels likewise.
 //! - **User code** that has entered the kernel: where registers were saved, by Linux's own segments. In the first instructions
 //!   of a system call, before that, the user part is [not known](UserCode::Unknown), and the stack not complete.
-//! - **16-bit code** is told and not walked.
+//! - **16-bit code** is told, with its first frame alone.
 //! - **BPF programs and trampolines of ftrace** have no tables: followed by a frame pointer, as a guess. So are modules of
 //!   kernels that keep frame pointers, and functions whose return is traced.
 //!

@@ -60,7 +60,7 @@ pub enum CodeKind {
         /// Of the stack segment.
         stack_base: u32,
     },
-    /// 16-bit code, whose stacks are not walked: real mode, virtual-8086 mode, a 16-bit segment.
+    /// 16-bit code: real mode, virtual-8086 mode, a 16-bit segment. A walk has its first frame alone.
     Sixteen,
 }
 
@@ -153,7 +153,7 @@ impl VcpuRegisters {
 }
 
 /// The lower half of a register.
-const fn low_half(value: u64) -> u32 {
+pub(crate) const fn low_half(value: u64) -> u32 {
     let [a, b, c, d, ..] = value.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }

@@ -3,7 +3,7 @@
 use core::convert::Infallible;
 use core::fmt;
 
-use unwind_core::{CacheStats, KeyedRange, RowCache, RowKeys, RowSource, VirtAddr, Walker};
+use unwind_core::{CacheStats, Empty, KeyedRange, RowCache, RowKeys, RowSource, VirtAddr, Walker};
 use unwind_x86::paging::{PagedMemory, PhysicalMemory};
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, X86_64, X86_64Regs};
 
@@ -13,7 +13,7 @@ use crate::parts::{StackPart, StackParts, VcpuMemory};
 use crate::saved_registers::{Interrupted, SavedRegisters};
 use crate::stack::GuestStack;
 use crate::user_code::UserCode;
-use crate::vcpu::{CodeKind, VcpuRegisters};
+use crate::vcpu::{CodeKind, VcpuRegisters, low_half};
 
 /// How many pages are remembered while one stack is walked, 16 bytes each.
 const PAGES: usize = 32;
@@ -146,7 +146,12 @@ where
         let (cpu, code) = (vcpu.x86_64(), vcpu.code());
         let wide = vcpu.x86_64_registers();
         match code {
-            CodeKind::Sixteen => {}
+            CodeKind::Sixteen => {
+                let part = if vcpu.is_user() { StackPart::User } else { StackPart::Kernel };
+                let arch = Ia32::with_bases(low_half(vcpu.cs.base), low_half(vcpu.ss.base));
+                let walker = Walker::new(arch, Empty).fallback(Empty);
+                parts.walk(part(code), walker, vcpu.ia32_registers(), memory);
+            }
             _ if vcpu.is_user() => {
                 parts.user_code(UserCode::Running);
                 let regs = (wide, vcpu.ia32_registers());

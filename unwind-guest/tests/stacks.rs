@@ -327,18 +327,23 @@ fn what_are_no_saved_registers_is_not_followed() {
 }
 
 #[test]
-fn sixteen_bit_code_is_told_and_not_walked() {
+fn sixteen_bit_code_is_told_with_its_first_frame_alone() {
     let (guest, orc, vcpu) = system_call(PagingMode::FourLevel, 0x33);
-    let mut cs = vcpu.cs;
-    cs.l = false;
-    for vcpu in [
-        VcpuRegisters { cs, ..vcpu },
-        VcpuRegisters { cr0: 0, ..vcpu },
-        VcpuRegisters { efer: 0, rflags: 1 << 17, ..vcpu },
+    let cs = Segment { l: false, base: 0xf_0000, ..vcpu.cs };
+    let vcpu = VcpuRegisters { cs, rip: 0xfff0, ..vcpu };
+    for (vcpu, is_user) in [
+        (vcpu, false),
+        (VcpuRegisters { cr0: 0, ..vcpu }, false),
+        (VcpuRegisters { efer: 0, rflags: 1 << 17, ..vcpu }, true),
     ] {
         assert_eq!(vcpu.code(), CodeKind::Sixteen);
         let stack = walk(&guest, &orc, &vcpu);
-        assert!(stack.kernel().is_none() && stack.user().is_none() && !stack.is_complete());
+        let (part, other) = match is_user {
+            true => (stack.user(), stack.kernel()),
+            false => (stack.kernel(), stack.user()),
+        };
+        assert_eq!((pcs(part), other.is_none()), (vec![0xf_fff0], true));
+        assert!(!stack.is_complete());
     }
 }
 

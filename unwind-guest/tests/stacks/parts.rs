@@ -146,7 +146,7 @@ fn the_user_part_follows_where_the_kernels_has_ended_and_is_told_in_each_case() 
     let taken = take(&guest, &orc, &running);
     assert_eq!((taken.ends.len(), taken.user_code), (1, Some((0, UserCode::Running))));
     let sixteen = take(&guest, &orc, &VcpuRegisters { cr0: 0, ..vcpu });
-    assert_eq!((sixteen.ends.len(), sixteen.user_code), (0, Some((0, UserCode::Unknown))));
+    assert_eq!((sixteen.ends.len(), sixteen.user_code), (1, Some((1, UserCode::Unknown))));
 }
 
 #[test]

@@ -274,14 +274,26 @@ mod tests {
 
     use super::*;
 
-    /// A server that sends its lines one after the other, the first at once and
-    /// each of the others when a line has come; returns what came.
-    fn server(name: &str, lines: Vec<&'static str>) -> (PathBuf, JoinHandle<Vec<String>>) {
+    /// A socket that nobody finds any more once somebody has connected.
+    fn listener(name: &str) -> (PathBuf, impl FnOnce() -> UnixStream + Send + 'static) {
         let path = std::env::temp_dir().join(format!("unwind-qmp-{name}-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
+        let bound = path.clone();
+        let accept = move || {
+            let (stream, _) = listener.accept().unwrap();
+            std::fs::remove_file(bound).unwrap();
+            stream
+        };
+        (path, accept)
+    }
+
+    /// A server that sends its lines one after the other, the first at once and
+    /// each of the others when a line has come; returns what came.
+    fn server(name: &str, lines: Vec<&'static str>) -> (PathBuf, JoinHandle<Vec<String>>) {
+        let (path, accept) = listener(name);
         let serve = move || {
-            let mut stream = listener.accept().unwrap().0;
+            let mut stream = accept();
             let mut reader = BufReader::new(stream.try_clone().unwrap());
             let mut came = Vec::new();
             for (number, line) in lines.iter().enumerate() {
@@ -339,11 +351,9 @@ mod tests {
     /// A server that greets, answers the first command, and then sends for as
     /// long as it is listened to.
     fn endless(name: &str, talk: Talk) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("unwind-qmp-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).unwrap();
+        let (path, accept) = listener(name);
         thread::spawn(move || {
-            let mut stream = listener.accept().unwrap().0;
+            let mut stream = accept();
             stream.write_all(GREETING.as_bytes()).unwrap();
             stream.write_all(DONE.as_bytes()).unwrap();
             while talk(&mut stream).is_ok() {}

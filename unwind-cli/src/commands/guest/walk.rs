@@ -274,9 +274,12 @@ impl<'p> Parts<'p> {
             false => (self.kernel, self.user),
         };
         let mut part = part.unwrap_or_else(|| {
-            let end = StackEnd::not_walkable("16-bit code, whose stacks are not walked".into());
+            let end = StackEnd::not_walkable("no frames".into());
             Part::new(vcpu.code(), Vec::new(), end, Some("not-walkable"))
         });
+        if part.code == CodeKind::Sixteen {
+            part.lose("not-walkable", "16-bit code, whose stacks are not walked");
+        }
         let is_linux = rows.is_some() && !vcpu.is_user() && part.code == CodeKind::X86_64;
         part.is_by_orc = is_linux && matches!(rows, Some(LinuxRows::Orc(_)));
         match self.user_code {
