@@ -316,7 +316,12 @@ fn collect(
         Marks { incomplete: marks.collect(), others_are_complete: told.others_are_complete() }
     });
     // Without them frames have the colours of tables as they are now.
-    let found_frames = FoundFrames::read(reader).ok().flatten();
+    let found_frames = FoundFrames::read(reader).unwrap_or_else(|error| {
+        notices.add(format!(
+            "how frames were found is told by tables as they are now, and calls of interpreters are missing: {error}"
+        ));
+        None
+    });
     collectors.begin(names, marks, found_frames);
     let files = RecordedFiles::new(build_ids).of_origin(origin).sharing(shared.clone());
     let files = files.with_notices(notices);

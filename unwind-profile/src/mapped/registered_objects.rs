@@ -29,6 +29,9 @@ const MAX_BYTES: usize = 256 << 20;
 const MAX_RECORDED: usize = 48 << 20;
 const MAX_CHANGES: usize = 1 << 17;
 
+/// How many parts of an object have code that is looked at.
+const MAX_PARTS: usize = 256;
+
 /// Of how many files of other formats it is known that they are no objects.
 const MAX_NO_OBJECTS: usize = 1 << 16;
 
@@ -219,7 +222,7 @@ impl RegisteredObjects {
         let (mut ranges, mut placed) = (ranges.clone(), Vec::new());
         let file = self.objects.get(place);
         if let Some((file, elf)) = file.and_then(|file| Some((file, file.elf().ok()?))) {
-            for part in code_of(elf) {
+            for part in code_of(elf).take(MAX_PARTS) {
                 let Some(under) = made_code(&ranges, &part) else { continue };
                 let (start, end) = (part.start, part.end);
                 let file = Arc::clone(file);

@@ -28,8 +28,9 @@ pub(crate) struct Decompressor {
     decoder: FrameDecoder,
     /// Whether a frame has begun, and whether it will have a checksum.
     frame: Option<bool>,
-    /// What is not decoded yet: a part of a block.
+    /// What came, from `decoded` on not decoded yet: a part of a block, between two pieces.
     input: Vec<u8>,
+    decoded: usize,
     /// What is decoded, from `taken` on not handed out.
     output: Vec<u8>,
     taken: usize,
@@ -42,11 +43,13 @@ impl Decompressor {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(WINDOW);
         let (input, output) = (Vec::new(), Vec::new());
-        Self { decoder, frame: None, input, output, taken: 0, read: 0, made: 0 }
+        Self { decoder, frame: None, input, decoded: 0, output, taken: 0, read: 0, made: 0 }
     }
 
     /// Takes the next piece.
     pub(crate) fn add(&mut self, piece: &[u8]) {
+        self.input.drain(..self.decoded);
+        self.decoded = 0;
         self.input.extend(piece);
         self.read = self.read.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
     }
@@ -91,7 +94,7 @@ impl Decompressor {
     ///
     /// [`BadCompression`] if it ends inside a block.
     pub(crate) fn end(&mut self) -> Result<(), BadCompression> {
-        if !self.input.is_empty() {
+        if self.decoded < self.input.len() {
             return Err(BadCompression);
         }
         if let Some(has_checksum) = self.frame {
@@ -112,26 +115,27 @@ impl Decompressor {
         let has_checksum = match self.frame {
             Some(has_checksum) => has_checksum,
             None => {
-                let Some(&descriptor) = self.input.get(4) else { return Ok(false) };
-                let Some(header) = self.input.get(..frame_header_len(descriptor)) else {
+                let left = self.input.get(self.decoded..).unwrap_or_default();
+                let Some(&descriptor) = left.get(4) else { return Ok(false) };
+                let Some(header) = left.get(..frame_header_len(descriptor)) else {
                     return Ok(false);
                 };
                 self.decoder.reset(header).map_err(|_| BadCompression)?;
-                let len = header.len();
-                self.input.drain(..len);
+                self.decoded = self.decoded.saturating_add(header.len());
                 *self.frame.insert(descriptor & HAS_CHECKSUM != 0)
             }
         };
-        let Some(&[first, second, third]) = self.input.first_chunk() else { return Ok(false) };
+        let left = self.input.get(self.decoded..).unwrap_or_default();
+        let Some(&[first, second, third]) = left.first_chunk() else { return Ok(false) };
         let header = u32::from_le_bytes([first, second, third, 0]);
         let (is_last, is_one_byte) = (header & 1 != 0, header >> 1 & 3 == 1);
         let size = if is_one_byte { 1 } else { usize::try_from(header >> 3).unwrap_or(usize::MAX) };
         let after = if is_last && has_checksum { CHECKSUM } else { 0 };
         let len = size.saturating_add(after).saturating_add(3);
-        let Some(mut block) = self.input.get(..len) else { return Ok(false) };
+        let Some(mut block) = left.get(..len) else { return Ok(false) };
         let strategy = BlockDecodingStrategy::UptoBlocks(1);
         self.decoder.decode_blocks(&mut block, strategy).map_err(|_| BadCompression)?;
-        self.input.drain(..len);
+        self.decoded = self.decoded.saturating_add(len);
         let decoded = self.decoder.collect().unwrap_or_default();
         self.made = self.made.saturating_add(u64::try_from(decoded.len()).unwrap_or(u64::MAX));
         if self.made > self.read.saturating_mul(MAX_RATIO).saturating_add(START) {

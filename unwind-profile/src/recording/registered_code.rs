@@ -15,6 +15,13 @@ pub(crate) const REGISTERED_CODE: Feature = Feature(252);
 /// The version of the section: it rises when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
 
+/// What a recording has at most: as many objects as a recorder keeps changes, and twice as many places of them in these.
+const MAX_OBJECTS: usize = 1 << 17;
+const MAX_PLACES: usize = 1 << 18;
+
+/// The fewest bytes of an object: its header.
+const LEAST: usize = 64;
+
 /// The objects of a recording, and which process had which of them when.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegisteredCode {
@@ -65,9 +72,15 @@ impl RegisteredCode {
         let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
         let (head, mut rest) = rest.split_at_checked(len)?;
         let head: Head = serde_json::from_slice(head).ok()?;
+        let count = |change: &Change| change.added.len().saturating_add(change.gone.len());
+        let places = head.changes.iter().map(count).fold(0, usize::saturating_add);
+        if head.objects.len() > MAX_OBJECTS || places > MAX_PLACES {
+            return None;
+        }
         let mut objects = Vec::new();
         for len in head.objects {
-            let (object, after) = rest.split_at_checked(usize::try_from(len).ok()?)?;
+            let len = usize::try_from(len).ok().filter(|len| *len >= LEAST)?;
+            let (object, after) = rest.split_at_checked(len)?;
             objects.push(Arc::new(object.to_vec()));
             rest = after;
         }
@@ -102,7 +115,7 @@ mod tests {
     #[test]
     fn m1_registered_code_is_read_as_it_was_written_and_a_section_that_is_cut_tells_nothing() {
         let code = RegisteredCode {
-            objects: vec![Arc::new(b"one".to_vec()), Arc::new(b"other one".to_vec())],
+            objects: vec![Arc::new(vec![1; LEAST]), Arc::new(vec![2; LEAST + 9])],
             changes: vec![Change { process: 7, time: 9, added: vec![0, 1], gone: vec![] }],
         };
         let section = code.section().unwrap();
@@ -116,8 +129,23 @@ mod tests {
         let mut long = section.clone();
         long[..8].copy_from_slice(&u64::MAX.to_le_bytes());
         assert_eq!(RegisteredCode::of_section(&long), none);
-        let head = br#"{"schema":1,"objects":[18446744073709551615],"changes":[]}"#;
-        let long = [&u64::try_from(head.len()).unwrap().to_le_bytes()[..], head].concat();
-        assert_eq!(RegisteredCode::of_section(&long), none);
+        let of_head = |head: &str| {
+            let len = u64::try_from(head.len()).unwrap().to_le_bytes();
+            RegisteredCode::of_section(&[&len[..], head.as_bytes()].concat())
+        };
+        let long = r#"{"schema":1,"objects":[18446744073709551615],"changes":[]}"#;
+        assert_eq!(of_head(long), none);
+        // More objects, and more places of them, than a recorder writes.
+        let zeroes = |count| vec!["0"; count].join(",");
+        assert_eq!(
+            of_head(&format!(r#"{{"schema":1,"objects":[{}],"changes":[]}}"#, zeroes(1))),
+            none
+        );
+        for (count, is_kept) in [(MAX_PLACES, true), (MAX_PLACES + 1, false)] {
+            let change =
+                format!(r#"{{"process":1,"time":1,"added":[{}],"gone":[]}}"#, zeroes(count));
+            let read = of_head(&format!(r#"{{"schema":1,"objects":[],"changes":[{change}]}}"#));
+            assert_eq!(read.changes.len(), usize::from(is_kept), "{count}");
+        }
     }
 }

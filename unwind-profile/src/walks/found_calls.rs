@@ -18,8 +18,8 @@ const MAX_CALLS: usize = 1 << 19;
 const MAX_SAMPLES: usize = 1 << 21;
 /// How many bytes of names.
 const MAX_NAMES: usize = 16 << 20;
-/// How many calls a stack has at most when it is read: as many as an engine reads, and more.
-const MAX_DEPTH: usize = 1 << 14;
+/// How many calls a stack has at most when it is read: more than an engine hands out.
+const MAX_DEPTH: usize = 1 << 10;
 
 /// A call: that of its caller plus one, its code, its line, and which native frame executes it, counted from
 /// the outermost.

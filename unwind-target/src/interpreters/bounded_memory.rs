@@ -3,7 +3,7 @@
 
 use unwind_core::{Memory, VirtAddr};
 
-/// How many bytes are read of a program in one hold.
+/// How many bytes are read of an interpreter at once: of a process while it is held, of a core, of a copy of memory.
 const BYTES: u64 = 64 << 20;
 /// What a read counts at least, since it may cost a system call.
 const SHORTEST: u64 = 256;

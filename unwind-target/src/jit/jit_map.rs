@@ -16,14 +16,21 @@ use crate::untrusted::{Untrusted, plain};
 const MAX_BYTES: u64 = 256 << 20;
 const MAX_FUNCTIONS: usize = 1 << 20;
 
-/// The longest name, in bytes.
+/// The longest name, and the longest part of a line that is read, in bytes.
 const MAX_NAME: usize = 4096;
+const MAX_LINE: u64 = 4096 + 64;
+
+/// How many bytes the functions of a process have in memory, with what each takes besides its name.
+pub(super) const MAX_HELD: usize = 128 << 20;
+const EACH: usize = 112;
 
 /// The functions of a process.
 #[derive(Debug, Default)]
 pub(crate) struct JitMap {
     /// By their starts, none over another.
     functions: BTreeMap<u64, Function>,
+    /// How many bytes they have at most.
+    pub(super) held: usize,
     /// There is no such file.
     pub(super) is_missing: bool,
 }
@@ -59,11 +66,14 @@ impl JitMap {
     pub(super) fn read(mut lines: impl BufRead) -> Self {
         let mut map = Self::default();
         let mut line = Vec::new();
-        while map.functions.len() < MAX_FUNCTIONS {
+        while map.functions.len() < MAX_FUNCTIONS && map.held < MAX_HELD {
             line.clear();
-            match lines.read_until(b'\n', &mut line) {
+            match lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => break,
                 Ok(_) => {}
+            }
+            if line.last() != Some(&b'\n') && lines.skip_until(b'\n').is_err() {
+                break;
             }
             if let Some((start, end, name)) = parse(line.trim_ascii_end()) {
                 map.insert(start, end, name);
@@ -100,6 +110,7 @@ impl JitMap {
             }
         }
         let name = Rc::new(Untrusted::from(name.get(..MAX_NAME).unwrap_or(name)));
+        self.held = self.held.saturating_add(name.as_bytes().len()).saturating_add(EACH);
         self.functions.insert(start, Function { end, name });
     }
 
@@ -164,5 +175,16 @@ mod tests {
         let map = JitMap::read(&text[..]);
         assert_eq!(map.functions.len(), 1);
         assert_eq!(found(&map, 0x10), Some(("b\\x1b".into(), 0)));
+    }
+
+    #[test]
+    fn d14_a_line_of_any_length_takes_as_much_memory_as_a_name() {
+        let long = |name: usize| [&b"10 1 "[..], &vec![b'a'; name], b"\n20 1 next\n"].concat();
+        for name in [MAX_NAME - 1, MAX_NAME, 1 << 22] {
+            let map = JitMap::read(&long(name)[..]);
+            assert!(map.held < 2 * MAX_NAME, "{}", map.held);
+            assert_eq!(found(&map, 0x10).unwrap().0.len(), name.min(MAX_NAME));
+            assert_eq!(found(&map, 0x20), Some(("next".into(), 0)));
+        }
     }
 }

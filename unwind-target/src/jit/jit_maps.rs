@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::jit::compiler_file;
-use crate::jit::jit_map::JitMap;
+use crate::jit::jit_map::{JitMap, MAX_HELD};
 use crate::notices::Notices;
 use crate::target::processes::Processes;
 use crate::untrusted::{Untrusted, escaped};
 
-/// Of how many processes maps are kept.
+/// Of how many processes maps are kept, and how many bytes these have together.
 const MAX_MAPS: usize = 64;
+const MAX_BYTES: usize = 2 * MAX_HELD;
 
 /// How many of the processes are known from which one came without an exec.
 pub const MAX_PARENTS: usize = 7;
@@ -87,8 +88,11 @@ impl JitMaps {
     }
 
     fn map(&mut self, process: u32, processes: Processes) -> &JitMap {
-        if self.maps.len() >= MAX_MAPS && !self.maps.contains_key(&process) {
-            self.clear();
+        if !self.maps.contains_key(&process) {
+            let held = self.maps.values().map(|map| map.held).fold(0, usize::saturating_add);
+            if self.maps.len() >= MAX_MAPS || held >= MAX_BYTES {
+                self.clear();
+            }
         }
         let read = || JitMap::of_process(process, processes, &self.notices);
         self.maps.entry(process).or_insert_with(read)

@@ -1,6 +1,7 @@
 //! What compilers in a process have told of their code, read when it is first asked for.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
 
 use crate::jit::jit_dump::JitDump;
@@ -10,6 +11,9 @@ use crate::notices::Notices;
 use crate::target::maps::{Backing, Mapping};
 use crate::target::processes::Processes;
 use crate::untrusted::Untrusted;
+
+/// How many dumps of a process are read.
+const MAX_DUMPS: usize = 8;
 
 /// The functions that are told of.
 pub(crate) struct ToldCode<'t> {
@@ -63,15 +67,16 @@ impl<'t> ToldCode<'t> {
                 Backing::File(file) if mapping.executable => Some(&file.path),
                 _ => None,
             });
-            for path in files {
+            // Each may be mapped in many places.
+            let files: BTreeSet<_> = files.collect();
+            let dumps = files.into_iter().filter_map(|path| {
                 let name = path.as_os_str().as_bytes();
-                if let Some(mut dump) =
-                    JitDump::open(name, maker.process, maker.processes, &self.notices)
-                {
-                    dump.read_to(u64::MAX, |code| {
-                        functions.insert(code.start, code.end, code.name.as_bytes());
-                    });
-                }
+                JitDump::open(name, maker.process, maker.processes, &self.notices)
+            });
+            for mut dump in dumps.take(MAX_DUMPS) {
+                dump.read_to(u64::MAX, |code| {
+                    functions.insert(code.start, code.end, code.name.as_bytes());
+                });
             }
             functions
         })

@@ -1,11 +1,15 @@
 //! Where loaded files have data with given names.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 
 use crate::loaded::loaded_file::LoadedFile;
 use crate::symbols::data::data_named;
 use crate::target::maps::{Backing, Mapping};
+
+/// How often a file is looked at that is mapped in several places, as in namespaces of the dynamic linker.
+const PLACES: u32 = 16;
 
 /// Data of a loaded file.
 pub(crate) struct FileData<const N: usize> {
@@ -38,11 +42,16 @@ pub(crate) fn loaded_files(
     mut open: impl FnMut(&Mapping) -> Option<Rc<LoadedFile>>,
     wanted: impl Fn(&Path) -> bool,
 ) -> impl Iterator<Item = (&Mapping, Rc<LoadedFile>, u64)> {
-    let mut last = None;
+    let (mut last, mut places) = (None, HashMap::<_, u32>::new());
     mappings.iter().filter_map(move |mapping| {
         let path = path(mapping).filter(|path| last != Some(*path))?;
         last = Some(path);
         if !wanted(path) {
+            return None;
+        }
+        let places = places.entry(path).or_default();
+        *places = places.saturating_add(1);
+        if *places > PLACES {
             return None;
         }
         let file = open(mapping)?;

@@ -25,6 +25,7 @@ use crate::interpreters::python::offsets::Layout;
 use crate::interpreters::python::threads::read_threads;
 use crate::interpreters::python::version::{Version, version_in_path};
 use crate::interpreters::runs::ReadFrames;
+use crate::loaded::file_data::path;
 use crate::target::maps::Mapping;
 
 /// CPython in a program: where its state is.
@@ -62,6 +63,8 @@ impl Interpreter for CPython {
             found => found,
         };
         let data = data?;
+        // Another program may have a version in its name.
+        let named = path(&data.mapping).and_then(version_in_path).or(named);
         let [runtime, version, code, text] = data.addrs;
         let types = Types { code, text };
         Some(Self { runtime: runtime?, version, named, types, mapping: data.mapping })

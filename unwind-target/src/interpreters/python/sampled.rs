@@ -108,7 +108,7 @@ impl SampledCode {
         Self { python, bias, codes: HashMap::new(), checks: HashMap::new(), size: 0 }
     }
 
-    /// About how many bytes it takes: all code objects that were ever read are kept.
+    /// About how many bytes it takes: code objects are kept that were read, but for those in whose place there are others.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size.saturating_add(size_of::<Self>())

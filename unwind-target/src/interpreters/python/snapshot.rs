@@ -65,8 +65,9 @@ pub struct Offsets {
 impl Offsets {
     /// Those of a layout; `None` if that cannot be read in this way.
     pub(super) fn of(layout: &Layout) -> Option<Self> {
-        /// More records than are read, and no mark.
+        /// More records than there are, where all are read.
         const ALL: u32 = 1 << 16;
+        /// What no byte is, where frames have no mark.
         const NO_MARK: u32 = 0x100;
         /// What the BPF program reads of a call at most.
         const MOST: u32 = 112;

@@ -1,6 +1,6 @@
 //! The threads of CPython's interpreters, and the frames of each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use unwind_core::Memory;
 
@@ -24,6 +24,7 @@ pub(super) fn read_threads<M: Memory>(
     memory: &mut BoundedMemory<'_, M>,
     found: &mut HashMap<u64, ThreadRuns>,
 ) -> Option<Doubt> {
+    let wanted: BTreeSet<u64> = wanted.iter().copied().collect();
     let mut parts: HashMap<u64, Vec<ThreadRuns>> = HashMap::new();
     let mut read = || {
         let state = layout.state;

@@ -179,11 +179,18 @@ impl Code {
         let table = heap.at(self.object, heap.layout.code.positions)?;
         let Some(table) = table else { return Ok(None) };
         let table = heap.bytes(table, TABLE)?;
-        let Some(mut place) = position(&table, at.saturating_sub(self.start)) else {
-            return Ok(None);
-        };
-        let mut inlined = Vec::new();
         let layout = heap.layout.deopt;
+        let at = at.saturating_sub(self.start);
+        // Code that is no longer valid returns to one of its exits: they have no positions, and are after all code that has.
+        let exits = match heap.at(self.object, heap.layout.code.deopt)? {
+            Some(deopt) => heap.element(deopt, layout.places.saturating_add(1))?,
+            None => None,
+        };
+        let is_exit =
+            exits.is_some_and(|exits| exits >> 32 != 0 && at >= (exits >> 32).saturating_sub(1));
+        let place = position(&table, at).filter(|_| !is_exit);
+        let Some(mut place) = place else { return Ok(None) };
+        let mut inlined = Vec::new();
         while let Some(index) = place.inlined {
             if inlined.len() >= DEEPEST {
                 return Err(Doubt::Circle);

@@ -35,7 +35,7 @@ enum Ends {
     },
     /// In its text, as far as that was read.
     Text {
-        ends: Vec<u64>,
+        ends: Vec<u32>,
         len: u64,
     },
     Unknown,
@@ -91,7 +91,9 @@ impl Script {
                 Some(source) => {
                     let (units, _) = heap.units(source, TEXT)?;
                     let len = u64::try_from(units.len()).unwrap_or(u64::MAX);
-                    Ends::Text { ends: line_ends(&units), len }
+                    let ends = line_ends(&units);
+                    heap.memory.count(ends.len().saturating_mul(size_of::<u32>()))?;
+                    Ends::Text { ends, len }
                 }
                 None => Ends::Unknown,
             },
@@ -123,7 +125,8 @@ impl Script {
                 low
             }
             Ends::Text { ends, len } if offset <= *len => {
-                u64::try_from(ends.partition_point(|&end| end < offset)).unwrap_or(u64::MAX)
+                let before = ends.partition_point(|&end| u64::from(end) < offset);
+                u64::try_from(before).unwrap_or(u64::MAX)
             }
             _ => return Ok(None),
         };
@@ -133,14 +136,14 @@ impl Script {
 }
 
 /// Where the lines of a text end, by what ends one in JavaScript.
-fn line_ends(units: &[u16]) -> Vec<u64> {
+fn line_ends(units: &[u16]) -> Vec<u32> {
     let is_end = |(at, unit): (usize, &u16)| match *unit {
         0x0a | 0x2028 | 0x2029 => true,
         0x0d => units.get(at.saturating_add(1)) != Some(&0x0a),
         _ => false,
     };
     let ends = units.iter().enumerate().filter(|&place| is_end(place));
-    ends.filter_map(|(at, _)| u64::try_from(at).ok()).collect()
+    ends.filter_map(|(at, _)| u32::try_from(at).ok()).collect()
 }
 
 #[cfg(test)]
