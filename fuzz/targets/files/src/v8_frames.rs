@@ -382,6 +382,17 @@ mod tests {
     }
 
     #[test]
+    fn an_exit_of_code_that_is_no_longer_valid_is_of_no_inlined_function() {
+        for (choice, places) in [(0, 7), (1, 8)] {
+            let exits = |at| [(DEOPT + 8, small(12)), (DEOPT + 16 + 8 * (places + 1), small(at))];
+            let (calls, is_doubtful) = written(choice, &exits(0x11));
+            assert!(is_doubtful && !calls.iter().any(|call| call.contains("helper")), "{calls:?}");
+            let (calls, is_doubtful) = written(choice, &exits(0x12));
+            assert!(!is_doubtful && calls.len() == 4, "{calls:?}");
+        }
+    }
+
+    #[test]
     fn frames_that_have_neither_a_function_nor_a_kind_are_marked() {
         for choice in 0..2 {
             for (place, word) in [(0x200 - 16, 0), (0x200 - 16, STACK | 1), (0x300 - 8, 1 << 40)] {
