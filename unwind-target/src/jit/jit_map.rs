@@ -186,5 +186,9 @@ mod tests {
             assert_eq!(found(&map, 0x10).unwrap().0.len(), name.min(MAX_NAME));
             assert_eq!(found(&map, 0x20), Some(("next".into(), 0)));
         }
+        // What is not read is no line of its own.
+        let name = [&vec![b'a'; 4096 + 64 - 5][..], b"30 1 part\n"].concat();
+        let map = JitMap::read(&[&b"10 1 "[..], &name].concat()[..]);
+        assert_eq!((map.functions.len(), found(&map, 0x30)), (1, None));
     }
 }
