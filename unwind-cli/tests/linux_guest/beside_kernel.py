@@ -150,7 +150,8 @@ def compared(vcpu, text):
         return "complete, with callers that the kernel's own is not sure of", ours, both
     if complete and ours[:-1] == theirs == [("error_entry", *theirs[0][1:])] and ours[-1][0].startswith("asm_"):
         return "complete, where the kernel's own ends in error_entry", ours, both
-    last = [name for name, _ in ours[len(theirs) - 1:len(theirs) + 1]]
+    # It calls functions of its own, and these others.
+    last = [name for name, _ in ours[len(theirs) - 1:len(theirs) + 2]]
     if complete and any(name.startswith("__switch_to") for name in last) and ours[:len(theirs)] == theirs:
         # The stack is the next task's by then, and to the kernel none of the current one's.
         return "complete, where the kernel's own ends in __switch_to", ours, theirs

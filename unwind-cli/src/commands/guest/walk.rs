@@ -190,11 +190,12 @@ impl<'f> GuestWalks<'f> {
             frames.any(|frame| kernel.is_switching_at(frame.pc.lookup_addr()))
         };
         if let Some(user) = &mut stack.user {
-            if has_ended {
-                user.lose("thread-ended", "the thread has ended, and has given its memory back");
-            } else if own_task.is_none() && found.as_deref().is_some_and(is_switching) {
+            // A thread of the kernel has no memory either, and may have the stack of the next task there.
+            if own_task.is_none() && found.as_deref().is_some_and(is_switching) {
                 let text = "the kernel switches tasks, and does not tell whose memory the CPU has";
                 user.lose("task-switch", text);
+            } else if has_ended {
+                user.lose("thread-ended", "the thread has ended, and has given its memory back");
             }
         }
         // Some instructions long the kernel has the next task's stack, and tells the former one.
