@@ -23,6 +23,9 @@ const VCPU_LIMIT: usize = 1 << 14;
 const DOCUMENTS: usize = 16;
 const DOCUMENT_LIMIT: usize = 1 << 18;
 
+/// How many bytes the monitor may answer: the map of memory has 100 KiB, and more with many devices.
+const TEXT_LIMIT: usize = 4 << 20;
+
 /// How many bytes of memory are read at once, and how many such blocks are kept while the guest stands.
 pub(crate) const BLOCK: usize = 1024;
 const BLOCKS: usize = 1 << 12;
@@ -174,7 +177,7 @@ impl Gdb {
                 let Some(part) = answer.strip_prefix(b"O").and_then(of_hex) else {
                     return Err(refused("qRcmd", &answer));
                 };
-                if text.len() > DOCUMENT_LIMIT {
+                if text.len() > TEXT_LIMIT {
                     return Err(GuestError::TooLong);
                 }
                 text.extend(part);
