@@ -18,6 +18,6 @@ pub enum UserCode {
     /// the base are not known.
     Segment(u16),
     /// Not known: the kernel's part does not lead to its outermost frame, or that has not saved
-    /// registers yet. Also of 16-bit code, whose stacks are not walked.
+    /// registers yet. Also below 16-bit code, of which the first frame alone is told.
     Unknown,
 }

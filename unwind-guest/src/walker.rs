@@ -147,10 +147,15 @@ where
         let wide = vcpu.x86_64_registers();
         match code {
             CodeKind::Sixteen => {
-                let part = if vcpu.is_user() { StackPart::User } else { StackPart::Kernel };
                 let arch = Ia32::with_bases(low_half(vcpu.cs.base), low_half(vcpu.ss.base));
                 let walker = Walker::new(arch, Empty).fallback(Empty);
-                parts.walk(part(code), walker, vcpu.ia32_registers(), memory);
+                let regs = vcpu.ia32_registers();
+                if vcpu.is_user() {
+                    parts.user_code(UserCode::Running);
+                    parts.walk(StackPart::User(code), walker, regs, memory);
+                    return;
+                }
+                parts.walk(StackPart::Kernel(code), walker, regs, memory);
             }
             _ if vcpu.is_user() => {
                 parts.user_code(UserCode::Running);

@@ -343,7 +343,8 @@ fn sixteen_bit_code_is_told_with_its_first_frame_alone() {
             false => (stack.kernel(), stack.user()),
         };
         assert_eq!((pcs(part), other.is_none()), (vec![0xf_fff0], true));
-        assert!(!stack.is_complete());
+        let expected = if is_user { UserCode::Running } else { UserCode::Unknown };
+        assert_eq!((stack.user_code(), stack.is_complete()), (expected, false));
     }
 }
 
