@@ -115,27 +115,31 @@ impl Btf {
         let (start, len) = self.strings;
         let mut text = [0; 32];
         let (mut text_start, mut text_len) = (0, 0_usize);
-        for at in 0..len {
-            let byte = window.u8(start.wrapping_add(at.into()))?;
-            if byte != 0 {
-                if let Some(slot) = text.get_mut(text_len) {
-                    *slot = byte;
-                }
-                text_len = text_len.saturating_add(1);
-                continue;
-            }
-            // A longer one is none of the names.
-            if let Some(text) = text.get(..text_len).filter(|text| !text.is_empty()) {
-                for ((structure, member), wanted) in found.iter_mut().zip(members) {
-                    if wanted.structure.as_bytes() == text {
-                        *structure = Some(text_start);
+        let mut at = 0_u32;
+        while at < len {
+            let left = usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX);
+            for byte in window.block_from(start.wrapping_add(at.into()))?.iter().take(left) {
+                at = at.saturating_add(1);
+                if *byte != 0 {
+                    if let Some(slot) = text.get_mut(text_len) {
+                        *slot = *byte;
                     }
-                    if wanted.member.as_bytes() == text {
-                        *member = text_start;
+                    text_len = text_len.saturating_add(1);
+                    continue;
+                }
+                // A longer one is none of the names.
+                if let Some(text) = text.get(..text_len).filter(|text| !text.is_empty()) {
+                    for ((structure, member), wanted) in found.iter_mut().zip(members) {
+                        if wanted.structure.as_bytes() == text {
+                            *structure = Some(text_start);
+                        }
+                        if wanted.member.as_bytes() == text {
+                            *member = text_start;
+                        }
                     }
                 }
+                (text_start, text_len) = (at, 0);
             }
-            (text_start, text_len) = (at.saturating_add(1), 0);
         }
         Ok(found)
     }

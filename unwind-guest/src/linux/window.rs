@@ -35,13 +35,26 @@ impl<'m, M: Memory> Window<'m, M> {
         if !is_inside {
             return read(self.mem, addr, buf);
         }
+        self.load(start)?;
+        for (byte, there) in buf.iter_mut().zip(self.block.get(at..).unwrap_or_default()) {
+            *byte = *there;
+        }
+        Ok(())
+    }
+
+    /// What is there from an address on, up to the end of its block: one byte at least.
+    pub(crate) fn block_from(&mut self, addr: u64) -> Result<&[u8], LinuxError> {
+        self.load(addr & !IN_BLOCK)?;
+        let at = usize::try_from(addr & IN_BLOCK).unwrap_or_default();
+        Ok(self.block.get(at..).unwrap_or_default())
+    }
+
+    /// Reads the block that begins there, unless it is the last that was read.
+    fn load(&mut self, start: u64) -> Result<(), LinuxError> {
         if self.start != Some(start) {
             self.start = None;
             read(self.mem, start, &mut self.block)?;
             self.start = Some(start);
-        }
-        for (byte, there) in buf.iter_mut().zip(self.block.get(at..).unwrap_or_default()) {
-            *byte = *there;
         }
         Ok(())
     }
