@@ -9,8 +9,10 @@ mod programs;
 mod unnamed;
 
 use unwind_core::{Memory as _, ReadError, Registers as _, VirtAddr};
-use unwind_guest::linux::{GuestLinux, LinuxError, TaskFiles, TaskMemory, cpu_number};
-use unwind_guest::paging::{Access, AddressSpace, FlatMemory, PagedMemory, PagingMode};
+use unwind_guest::linux::{GuestLinux, LinuxError, Program, TaskFiles, TaskMemory, cpu_number};
+use unwind_guest::paging::{
+    Access, AddressSpace, FlatMemory, PagedMemory, PagingMode, PhysAddr, PhysicalMemory,
+};
 use unwind_guest::{Segment, VcpuRegisters};
 
 use kernel::{
@@ -343,6 +345,33 @@ fn an_image_that_lies_ends_the_search_in_bounded_reads() {
             let _ = linux.task(1, &mut image);
         }
         assert!(image.reads < READS, "{}", image.reads);
+    }
+}
+
+/// Physical memory that counts reads.
+struct Counted<'m>(&'m [u8], usize);
+
+impl PhysicalMemory for Counted<'_> {
+    fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.1 += 1;
+        FlatMemory::new(self.0).read(addr, buf)
+    }
+}
+
+#[test]
+fn page_tables_that_map_themselves_end_the_search_in_bounded_reads() {
+    // Each entry leads to the table that it is in, so each address has that page.
+    let mut ram = vec![0; 0x1000];
+    ram.extend(0x1007_u64.to_le_bytes().repeat(512));
+    for mode in [PagingMode::FourLevel, PagingMode::FiveLevel] {
+        let space = AddressSpace::new(mode, 0x1000);
+        let mut memory = PagedMemory::<_, 16>::with_tlb(Counted(&ram, 0), space);
+        assert_eq!(GuestLinux::find(&mut memory).err(), Some(LinuxError::NoSymbols), "{mode:?}");
+        let reads = memory.physical().1;
+        assert!((1 << 15..READS).contains(&reads), "{reads}");
+        let found = Program::find(VirtAddr::new(0x7f00_0000_0000), &mut memory);
+        assert_eq!(found, Ok(None), "{mode:?}");
+        assert!(memory.physical().1 - reads < READS);
     }
 }
 
