@@ -215,12 +215,13 @@ impl Linux {
                 task.or_else(|| found.kernel.task_of_area(area?, &mut memory).ok()?)
             }
             CpuPlace::Bases { used, other } => {
-                let area = match (registers.is_user(), is_entry) {
+                let told = match (registers.is_user(), is_entry) {
                     (true, _) => Some(other),
                     (false, false) => Some(used),
                     (false, true) => None,
                 };
-                if let Some(area) = area.filter(|area| is_kernels(*area))
+                let told = told.filter(|area| is_kernels(*area));
+                if let Some(area) = told
                     && found.areas.len() < AREAS_LIMIT
                 {
                     found.areas.insert(area, area);
@@ -231,7 +232,7 @@ impl Linux {
                     let mut kernels = both.into_iter().filter(|base| is_kernels(*base));
                     known.or_else(|| kernels.next().filter(|_| kernels.next().is_none()))
                 };
-                let area = area.or_else(of_entry).filter(|area| is_kernels(*area))?;
+                let area = told.or_else(of_entry)?;
                 found.kernel.task_of_area(VirtAddr::new(area), &mut memory).ok()?
             }
             CpuPlace::Crashed { cpu, tid } => {
