@@ -129,14 +129,7 @@ impl Btf {
                 }
                 // A longer one is none of the names.
                 if let Some(text) = text.get(..text_len).filter(|text| !text.is_empty()) {
-                    for ((structure, member), wanted) in found.iter_mut().zip(members) {
-                        if wanted.structure.as_bytes() == text {
-                            *structure = Some(text_start);
-                        }
-                        if wanted.member.as_bytes() == text {
-                            *member = text_start;
-                        }
-                    }
+                    take_name(text, text_start, &mut found, &members);
                 }
                 (text_start, text_len) = (at, 0);
             }
@@ -147,6 +140,18 @@ impl Btf {
 
 /// Where the names of a structure, if it is there, and of a member are; that of a member is zero if it is not.
 type Names = (Option<u32>, u32);
+
+/// Takes note of a string for those that it names.
+fn take_name(text: &[u8], at: u32, found: &mut [Names], members: &[Member<'_>]) {
+    for ((structure, member), wanted) in found.iter_mut().zip(members) {
+        if wanted.structure.as_bytes() == text {
+            *structure = Some(at);
+        }
+        if wanted.member.as_bytes() == text {
+            *member = at;
+        }
+    }
+}
 
 /// A member that is looked for: its names, and where it is.
 type Wanted<'w> = (&'w Names, &'w mut Option<u32>);

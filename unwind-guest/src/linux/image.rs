@@ -64,13 +64,14 @@ pub(crate) fn scan<M: Memory>(
         }
         let before = at.wrapping_sub(24);
         for (offset, part) in (0_u64..).zip(bytes.windows(OVERLAP)) {
-            // Few bytes begin a pattern: only there all of it is compared.
-            let shape = match part {
-                [b'0', 0, ..] if part.starts_with(&DIGITS) => Shape::Digits,
-                [0x9f, 0xeb, ..] if part.starts_with(&BTF_START) => Shape::Btf,
-                _ => continue,
+            let place = before.wrapping_add(offset);
+            let shape = if part.starts_with(&DIGITS) {
+                Shape::Digits(place)
+            } else if part.starts_with(&BTF_START) {
+                Shape::Btf(place)
+            } else {
+                continue;
             };
-            let shape = shape(before.wrapping_add(offset));
             if is_enough(shape, mem)? {
                 return Ok(());
             }

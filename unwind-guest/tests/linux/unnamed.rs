@@ -107,7 +107,7 @@ fn an_orc_table_without_a_name_is_found_by_its_shape() {
         }
         assert!(matches!(linux.rows(&[table]), Some(LinuxRows::Orc(_))));
     }
-    // Of entries that nobody makes there is none.
+    // Entries of no layout are of no table.
     let mut image = Image::new(LAYOUTS[2]);
     image.add_orc(&HEADER, [[8, 0, 0, 0, 5, 0x72], [0; 6]]);
     let linux = GuestLinux::find(&mut image).unwrap();

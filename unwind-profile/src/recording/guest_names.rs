@@ -119,7 +119,7 @@ impl GuestNames {
         }
     }
 
-    /// Takes the bytes of a name; says whether there were that many left.
+    /// Takes the bytes of a name; says whether there was room for them.
     fn take(&mut self, name: &Untrusted) -> bool {
         let bytes = self.bytes.saturating_add(name.as_bytes().len()).saturating_add(EACH);
         let is_left = bytes <= BYTES_LIMIT;

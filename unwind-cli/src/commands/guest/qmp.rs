@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket that nobody finds any more once somebody has connected.
+    /// A socket whose path goes once a client has connected.
     fn listener(name: &str) -> (PathBuf, impl FnOnce() -> UnixStream + Send + 'static) {
         let path = std::env::temp_dir().join(format!("unwind-qmp-{name}-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);

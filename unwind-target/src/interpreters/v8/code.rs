@@ -182,7 +182,8 @@ impl Code {
         let layout = heap.layout.deopt;
         let at = at.saturating_sub(self.start);
         // Code that is no longer valid returns to one of its exits: they have no positions, and are after all code that has.
-        let exits = match heap.at(self.object, heap.layout.code.deopt)? {
+        let deopt = heap.at(self.object, heap.layout.code.deopt)?;
+        let exits = match deopt {
             Some(deopt) => heap.element(deopt, layout.places.saturating_add(1))?,
             None => None,
         };
@@ -195,7 +196,7 @@ impl Code {
             if inlined.len() >= DEEPEST {
                 return Err(Doubt::Circle);
             }
-            let deopt = heap.at(self.object, heap.layout.code.deopt)?.ok_or(DAMAGED)?;
+            let deopt = deopt.ok_or(DAMAGED)?;
             let array = |element: Option<u64>| element.and_then(object).ok_or(DAMAGED);
             let places = array(heap.element(deopt, layout.places)?)?;
             let literals = array(heap.element(deopt, layout.literals)?)?;

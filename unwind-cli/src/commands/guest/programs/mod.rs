@@ -212,16 +212,13 @@ impl Programs {
         let below = absent.iter().map(|range| range.end).filter(|end| *end <= addr);
         let reach = self.pages_left.min(PROGRAM_PAGES).saturating_sub(1).saturating_mul(PAGE);
         let floor = below.max().unwrap_or(0).max(page.saturating_sub(reach));
-        let found = Program::search(VirtAddr::new(addr), VirtAddr::new(floor), mem);
-        let lowest = match &found {
-            Ok(ProgramSearch::Found(program)) => program.start().get(),
-            _ => floor,
-        };
-        let pages = page.saturating_sub(lowest).saturating_div(PAGE).saturating_add(1);
-        self.pages_left = self.pages_left.saturating_sub(pages);
-        let program = match found {
-            Ok(ProgramSearch::Found(program)) => program,
+        let program = match Program::search(VirtAddr::new(addr), VirtAddr::new(floor), mem) {
+            Ok(ProgramSearch::Found(program)) => {
+                self.take_pages(program.start().get(), page);
+                program
+            }
             nothing => {
+                self.take_pages(floor, page);
                 let from = match nothing {
                     Ok(ProgramSearch::NothingFrom(from)) => from.get(),
                     _ => page,
@@ -234,6 +231,12 @@ impl Programs {
         let number = self.number(&program);
         self.space.found.push(Found { program, number, sframe: None, cfi: None, name });
         self.space.found.len().checked_sub(1)
+    }
+
+    /// Counts the pages from `lowest` to `page`, which were looked at.
+    const fn take_pages(&mut self, lowest: u64, page: u64) {
+        let pages = page.saturating_sub(lowest).saturating_div(PAGE).saturating_add(1);
+        self.pages_left = self.pages_left.saturating_sub(pages);
     }
 
     /// What an address of user code is called. `comm` is what its thread is called.
