@@ -75,6 +75,22 @@ pub struct Body<'a> {
     pub(crate) instructions: Reader<'a>,
 }
 
+impl Body<'_> {
+    /// False if no instruction is about the register with this DWARF number, less than 64. It takes time linear
+    /// in the bytes of the instructions.
+    #[must_use]
+    pub fn may_name(&self, register: u8) -> bool {
+        may_name(self.instructions, register)
+    }
+}
+
+/// Instructions name a register by a number of its own, or in their lowest bits: `DW_CFA_offset` is 0x80 and
+/// `DW_CFA_restore` 0xc0. A number may have more bytes than it needs, the first of which has the bit 0x80.
+fn may_name(instructions: Reader<'_>, register: u8) -> bool {
+    let names = [register, 0x80 | register, 0xc0 | register];
+    instructions.slice().iter().any(|byte| names.contains(byte))
+}
+
 /// The entries of a section, one after the other, and what they point to.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries<'a> {
@@ -90,6 +106,12 @@ pub struct Entries<'a> {
 }
 
 impl Cie<'_> {
+    /// The same as [`Body::may_name`].
+    #[must_use]
+    pub fn may_name(&self, register: u8) -> bool {
+        may_name(self.instructions, register)
+    }
+
     /// Whether the code is a signal trampoline: a return address to it is the interrupted
     /// instruction itself.
     #[must_use]
@@ -121,8 +143,9 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// The same, where rules are kept of this register in place of the frame pointer.
-    pub(crate) fn keeping(mut self, register: u8) -> Self {
+    /// The same, where rules are kept of the register with this DWARF number in place of the frame pointer.
+    #[must_use]
+    pub fn keeping(mut self, register: u8) -> Self {
         self.registers.kept = register;
         self
     }

@@ -1,6 +1,6 @@
 //! The rows of an FDE, one after the other.
 
-use unwind_core::{CfaLoads, CfaRule, Row};
+use unwind_core::{CfaLoads, CfaRule, RegRule, Row};
 
 use crate::{
     entry::{Body, Cie, Entries},
@@ -168,6 +168,13 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
         let rules = self.stop.is_none().then(|| rules.with_lost_fp())?;
         let (row, loads) = rules.by_loads(entries, cie.ra)?;
         Some((if cie.is_signal() { row.with_signal() } else { row }, loads))
+    }
+
+    /// The rule of the frame pointer, or of the register that is [kept](Entries::keeping) in its place. One
+    /// that no rule can tell has lost its value.
+    #[must_use]
+    pub fn kept_rule(&self) -> RegRule {
+        self.stop.map_or_else(|| self.run.rules.kept_rule(), |_| RegRule::Undefined)
     }
 
     /// Whether registers are saved there as only a function does that may return to where an

@@ -249,6 +249,13 @@ impl Rules {
         saved: 0,
     };
 
+    /// The same, without a rule of the register that is kept.
+    #[must_use]
+    pub const fn without_kept(mut self) -> Self {
+        self.kept = Reg::Unset;
+        self
+    }
+
     /// The same, where a frame pointer that no row can tell counts as undefined. Tables
     /// cannot say so, rows can.
     pub(crate) const fn with_lost_fp(mut self) -> Self {

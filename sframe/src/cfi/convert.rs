@@ -10,6 +10,7 @@ use unwind_core::Row;
 
 use super::{eh_returns::EhReturns, lost::CfiOmission};
 use crate::{
+    compact::rbx,
     format::{fde::PauthKey, header::Abi},
     write::{
         builder::Builder,
@@ -81,6 +82,8 @@ pub(super) struct Known<'a> {
     cie: Result<(Cie<'a>, Rules), CfiError>,
     /// The states that its FDEs may restore. No compiler leaves any.
     remembered: Vec<Rules>,
+    /// Whether it may have a rule of [rbx](crate::compact), or the ABI has none. No compiler makes any.
+    pub(super) says_rbx: bool,
 }
 
 impl<'a> Known<'a> {
@@ -357,7 +360,10 @@ impl<'a> CfiConverter<'a> {
         let mut remembered = Vec::new();
         remembered.try_reserve_exact(states.as_slice().len())?;
         remembered.extend_from_slice(states.as_slice());
-        Ok(Known { at, cie, remembered })
+        let is_x86 = matches!(self.entries.abi(), CfiAbi::X86_64 | CfiAbi::Ia32);
+        let named = cie.as_ref().is_ok_and(|(cie, _)| cie.may_name(rbx::REGISTER));
+        let says_rbx = !is_x86 || named || !remembered.is_empty();
+        Ok(Known { at, cie, remembered, says_rbx })
     }
 }
 

@@ -7,7 +7,10 @@ use unwind_cfi::{CfiError, Fde, NoRow, Rows, States};
 use unwind_core::{CfaLoads, Row};
 
 use super::convert::{CfiConverter, Known};
-use crate::write::lost::WriteError;
+use crate::{
+    compact::rbx::{self, Rbx},
+    write::lost::WriteError,
+};
 
 /// What holds in a part of an entry's code.
 #[derive(Clone, Copy)]
@@ -40,8 +43,28 @@ impl Held {
     }
 }
 
-/// Each with where it begins to hold, in bytes from the start of the entry's code.
-pub(crate) type Part = (u32, Held);
+/// What holds in the parts of an entry's code, and where the caller's rbx is there: each with where it begins
+/// to hold, in bytes from the start of the code.
+#[derive(Default)]
+pub(crate) struct Parts {
+    held: Vec<(u32, Held)>,
+    rbx: Vec<(u32, Rbx)>,
+}
+
+impl Parts {
+    fn clear(&mut self) {
+        self.held.clear();
+        self.rbx.clear();
+    }
+}
+
+fn push<T>(list: &mut Vec<T>, item: T) -> Result<(), WriteError> {
+    if list.len() == list.capacity() {
+        list.try_reserve(1)?;
+    }
+    list.push(item);
+    Ok(())
+}
 
 impl CfiConverter<'_> {
     /// Hands the code of the next FDE to `each`, part by part and ascending, with what lookups find there;
@@ -52,8 +75,8 @@ impl CfiConverter<'_> {
     /// [`WriteError::OutOfMemory`], and those of `each`.
     pub(crate) fn next_parts(
         &mut self,
-        parts: &mut Vec<Part>,
-        each: &mut impl FnMut(Range<u64>, Held) -> Result<(), WriteError>,
+        parts: &mut Parts,
+        each: &mut impl FnMut(Range<u64>, Held, Rbx) -> Result<(), WriteError>,
     ) -> Result<bool, WriteError> {
         self.code = None;
         self.eh_returns.clear();
@@ -69,13 +92,15 @@ impl CfiConverter<'_> {
             Ok(code) => code,
             Err(reason) => {
                 report.unusable = report.unusable.saturating_add(1);
-                return each(0..0, Held::No(NoRow::Error(reason))).map(|()| true);
+                return each(0..0, Held::No(NoRow::Error(reason)), Rbx::UNKNOWN).map(|()| true);
             }
         };
         report.code_bytes = report.code_bytes.saturating_add(end.saturating_sub(start));
         self.code = Some(start..end);
         let mut eh_returns = self.eh_returns.ranges().iter().peekable();
-        let mut rest = parts.iter().peekable();
+        let mut rest = parts.held.iter().peekable();
+        let mut rbx_rest = parts.rbx.iter().peekable();
+        let mut rbx = Rbx::UNKNOWN;
         while let Some(&(at, held)) = rest.next() {
             let next = rest.peek().map_or(end, |(next, _)| start.saturating_add((*next).into()));
             let part = start.saturating_add(at.into())..next.min(end);
@@ -85,7 +110,22 @@ impl CfiConverter<'_> {
                 let lost = part.end.saturating_sub(part.start);
                 self.report.lost_bytes = self.report.lost_bytes.saturating_add(lost);
             }
-            each(part, if is_eh_return { held.with_eh_return() } else { held })?;
+            let held = if is_eh_return { held.with_eh_return() } else { held };
+            let mut from = part.start;
+            loop {
+                let place = |at: u32| start.saturating_add(at.into());
+                while let Some((_, next)) = rbx_rest.next_if(|(at, _)| place(*at) <= from) {
+                    rbx = *next;
+                }
+                let next = rbx_rest.peek().map_or(part.end, |(at, _)| place(*at).min(part.end));
+                // What has no row is counted once.
+                let up_to = if matches!(held, Held::No(_)) { part.end } else { next };
+                each(from..up_to, held, rbx)?;
+                if up_to >= part.end {
+                    break;
+                }
+                from = up_to;
+            }
         }
         Ok(true)
     }
@@ -95,13 +135,14 @@ impl CfiConverter<'_> {
     fn parts(
         &mut self,
         fde: &Fde<'_>,
-        parts: &mut Vec<Part>,
+        parts: &mut Parts,
     ) -> Result<Result<Range<u64>, CfiError>, WriteError> {
         let found = self.find_cie(fde.cie)?;
         let known = found.and_then(|at| self.known.get(at));
         let opened = Known::of(known, fde).and_then(|(cie, initial, remembered)| {
             Ok((cie, initial, remembered, self.entries.body(fde, cie)?))
         });
+        let is_rbx_known = known.is_some_and(|known| !known.says_rbx);
         let (cie, initial, remembered, body) = match opened {
             Ok(opened) => opened,
             Err(reason) => return Ok(Err(reason)),
@@ -118,12 +159,21 @@ impl CfiConverter<'_> {
         let mut rows = Rows::new(&self.entries, cie, initial, &body, size, &mut states);
         while let Some((at, _)) = rows.next() {
             self.eh_returns.row(start.wrapping_add(at.into()), &rows)?;
-            if parts.len() == parts.capacity() {
-                parts.try_reserve(1)?;
-            }
-            parts.push((at, Held::of(&rows)));
+            push(&mut parts.held, (at, Held::of(&rows)))?;
         }
         self.eh_returns.end(end);
+        if is_rbx_known {
+            let entries = self.entries.keeping(rbx::REGISTER);
+            let initial = initial.without_kept();
+            push(&mut parts.rbx, (0, Rbx::SAME_VALUE))?;
+            if body.may_name(rbx::REGISTER) {
+                states.set(&[]);
+                let mut rows = Rows::new(&entries, cie, &initial, &body, size, &mut states);
+                while let Some((at, _)) = rows.next() {
+                    push(&mut parts.rbx, (at, Rbx::new(rows.kept_rule())))?;
+                }
+            }
+        }
         Ok(Ok(start..end))
     }
 }

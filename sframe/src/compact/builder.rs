@@ -11,6 +11,7 @@ use crate::{
         image::Image,
         omission::{CompactOmissionReason, CompactOmissions},
         overlay::Layers,
+        rbx::Rbx,
         recent::Recent,
         rule::Rule,
         rule_set::RuleSet,
@@ -87,13 +88,9 @@ impl CompactBuilder {
     /// [`WriteError::OutOfMemory`], and [`WriteError::TooLarge`] after 2^32 ranges; the range is not
     /// added then.
     pub fn add(&mut self, range: Range<u64>, row: &Row) -> Result<(), WriteError> {
-        match self.number(row)? {
-            Ok(number) => self.push(range, number),
-            Err(reason) => self.omit(range, reason),
-        }
+        self.add_row(range, row, Rbx::UNKNOWN)
     }
 
-    /// The number of a row's rule.
     /// The same of a row whose CFA is found by loads that no row says, whatever the row says of it. A
     /// later [`CompactTable::loads`](crate::CompactTable::loads) finds both.
     ///
@@ -106,26 +103,61 @@ impl CompactBuilder {
         row: &Row,
         loads: CfaLoads,
     ) -> Result<(), WriteError> {
-        let number = match Rule::by_loads(row, loads) {
-            Ok(rule) => self.rules.number(rule)?.ok_or(CompactOmissionReason::TooManyRules),
-            Err(reason) => Err(reason),
+        self.add_row_by_loads(range, (row, loads), Rbx::UNKNOWN)
+    }
+
+    /// A row of code in which the caller's rbx is found so.
+    pub(super) fn add_row(
+        &mut self,
+        range: Range<u64>,
+        row: &Row,
+        rbx: Rbx,
+    ) -> Result<(), WriteError> {
+        let number = match self.recent.get(row, rbx) {
+            Some(number) => number,
+            None => {
+                let number = self.number(Rule::new(row), rbx)?;
+                self.recent.keep(*row, rbx, number);
+                number
+            }
         };
+        self.push_number(range, number)
+    }
+
+    /// The same with loads.
+    pub(super) fn add_row_by_loads(
+        &mut self,
+        range: Range<u64>,
+        (row, loads): (&Row, CfaLoads),
+        rbx: Rbx,
+    ) -> Result<(), WriteError> {
+        let number = self.number(Rule::by_loads(row, loads), rbx)?;
+        self.push_number(range, number)
+    }
+
+    fn number(
+        &mut self,
+        rule: Result<Rule, CompactOmissionReason>,
+        rbx: Rbx,
+    ) -> Result<Result<u16, CompactOmissionReason>, WriteError> {
+        Ok(match rule {
+            Ok(rule) => {
+                let number = self.rules.number(rule.with_rbx(rbx))?;
+                number.ok_or(CompactOmissionReason::TooManyRules)
+            }
+            Err(reason) => Err(reason),
+        })
+    }
+
+    fn push_number(
+        &mut self,
+        range: Range<u64>,
+        number: Result<u16, CompactOmissionReason>,
+    ) -> Result<(), WriteError> {
         match number {
             Ok(number) => self.push(range, number),
             Err(reason) => self.omit(range, reason),
         }
-    }
-
-    fn number(&mut self, row: &Row) -> Result<Result<u16, CompactOmissionReason>, WriteError> {
-        if let Some(number) = self.recent.get(row) {
-            return Ok(number);
-        }
-        let number = match Rule::new(row) {
-            Ok(rule) => self.rules.number(rule)?.ok_or(CompactOmissionReason::TooManyRules),
-            Err(reason) => Err(reason),
-        };
-        self.recent.keep(*row, number);
-        Ok(number)
     }
 
     /// Says that there is no row in a range, for this reason. It may be empty.

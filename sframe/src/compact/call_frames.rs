@@ -1,6 +1,5 @@
 //! Rows of call frame information.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use unwind_cfi::{CfiAbi, CfiError, CfiSection, NoRow, Step};
@@ -9,9 +8,9 @@ use unwind_core::Row;
 use crate::{
     cfi::{
         convert::{CfiConverter, CfiReport},
-        parts::Held,
+        parts::{Held, Parts},
     },
-    compact::{builder::CompactBuilder, omission::CompactOmissionReason},
+    compact::{builder::CompactBuilder, omission::CompactOmissionReason, rbx::Rbx},
     write::lost::WriteError,
 };
 
@@ -59,12 +58,12 @@ impl CompactBuilder {
     ) -> Result<CfiReport, WriteError> {
         let mut left = section.len().saturating_mul(16).max(0x1_0000);
         let mut converter = CfiConverter::of(section, abi);
-        let mut parts = Vec::new();
-        while converter.next_parts(&mut parts, &mut |range, held| match held {
-            Held::Row(row) => self.add(range, &row),
-            Held::Loads(row, loads) => self.add_loads(range, &row, loads),
+        let mut parts = Parts::default();
+        while converter.next_parts(&mut parts, &mut |range, held, rbx| match held {
+            Held::Row(row) => self.add_row(range, &row, rbx),
+            Held::Loads(row, loads) => self.add_row_by_loads(range, (&row, loads), rbx),
             Held::No(NoRow::Blocks(before, after, step)) => {
-                self.add_blocks(range, [before, after], step, &mut left)
+                self.add_blocks(range, [before, after], rbx, step, &mut left)
             }
             // An entry about no code.
             Held::No(NoRow::Error(CfiError::Empty)) => Ok(()),
@@ -85,6 +84,7 @@ impl CompactBuilder {
         &mut self,
         range: Range<u64>,
         [before, after]: [Row; 2],
+        rbx: Rbx,
         step: Step,
         left: &mut usize,
     ) -> Result<(), WriteError> {
@@ -98,8 +98,8 @@ impl CompactBuilder {
             let block = start & !mask;
             let next = block.saturating_add(mask).saturating_add(1).min(end);
             let middle = block.saturating_add(step.at.into()).clamp(start, next);
-            self.add(start..middle, &before)?;
-            self.add(middle..next, &after)?;
+            self.add_row(start..middle, &before, rbx)?;
+            self.add_row(middle..next, &after, rbx)?;
             start = next;
         }
         Ok(())

@@ -29,14 +29,14 @@
 //! | 0 | 2 | the caller's frame pointer: 0 the same value, 1 \*(CFA + offset), 2 undefined |
 //! | 0 | 3 | the return address: 1 \*(CFA + offset), 2 the same value, as in a link register; 0, undefined, is for kind 2 only |
 //! | 0 | 2, 3 | of either: 3 CFA + offset, 4 sp + offset, 5 fp + offset, 6 \*(sp + offset), 7 \*(fp + offset) |
-//! | 0 | 4 | the register that the CFA is found from, by its DWARF number, else 0 |
+//! | 0 | 4 | if byte 1 is 5: the register that the CFA is found from, by its DWARF number. Else the caller's value of register 3, `rbx` or `ebx`: 0 not known, 255 the same value, others \*(CFA - 4 * byte) |
 //! | 0 | 5 | flags: 1 signal frame (the return address is the interrupted pc itself), 2 [guess](crate::Row::with_guess), 4 [may return to a handler](crate::Row::with_eh_return), 8 the return address is signed |
 //! | 0 | 6, 7 | what is added between two loads, signed |
 //! | 1 | | offset of the CFA; addend |
 //! | 2 | | offset of the frame pointer; offset of the return address |
 //!
 //! Offsets and addends are signed, in bytes; `sp` and `fp` are the frame's own. What a rule does not
-//! use is 0. In an outermost frame all but the kind is, and in one of a
+//! use is 0. Only call frame information tells of register 3. In an outermost frame all but the kind is, and in one of a
 //! [signal context](crate::Row::signal_context) all but the kind and the flags: the caller's
 //! registers are where the kernel saved them.
 //!
@@ -57,6 +57,7 @@ mod image;
 pub(crate) mod omission;
 #[cfg(feature = "write")]
 mod overlay;
+pub(crate) mod rbx;
 #[cfg(feature = "write")]
 mod recent;
 mod rule;

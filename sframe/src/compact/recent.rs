@@ -4,12 +4,14 @@ use core::hash::{Hash, Hasher};
 
 use unwind_core::Row;
 
+use crate::compact::rbx::Rbx;
+
 const PLACES: usize = 128;
 
 /// Values by rows, each at the one place that its row may have.
 #[derive(Debug)]
 pub(super) struct Recent<T> {
-    places: [Option<(Row, T)>; PLACES],
+    places: [Option<(Row, Rbx, T)>; PLACES],
 }
 
 impl<T: Copy> Recent<T> {
@@ -17,21 +19,21 @@ impl<T: Copy> Recent<T> {
         Self { places: [None; PLACES] }
     }
 
-    pub(super) fn get(&self, row: &Row) -> Option<T> {
-        let (kept, value) = self.places.get(place(row)).copied().flatten()?;
-        (kept == *row).then_some(value)
+    pub(super) fn get(&self, row: &Row, rbx: Rbx) -> Option<T> {
+        let (kept, kept_rbx, value) = self.places.get(place(row, rbx)).copied().flatten()?;
+        (kept == *row && kept_rbx == rbx).then_some(value)
     }
 
-    pub(super) fn keep(&mut self, row: Row, value: T) {
-        if let Some(place) = self.places.get_mut(place(&row)) {
-            *place = Some((row, value));
+    pub(super) fn keep(&mut self, row: Row, rbx: Rbx, value: T) {
+        if let Some(place) = self.places.get_mut(place(&row, rbx)) {
+            *place = Some((row, rbx, value));
         }
     }
 }
 
-fn place(row: &Row) -> usize {
+fn place(row: &Row, rbx: Rbx) -> usize {
     let mut mixed = Mix(0);
-    row.hash(&mut mixed);
+    (row, rbx).hash(&mut mixed);
     usize::try_from(mixed.0 >> 57).unwrap_or_default()
 }
 
@@ -80,11 +82,13 @@ mod tests {
             .map(|at| Row::new(CfaRule::sp(8 * at), RegRule::Offset(-8), RegRule::SameValue));
         let mut recent = Recent::new();
         for (row, value) in rows.clone().zip(0..) {
-            assert_eq!(recent.get(&row), None);
-            recent.keep(row, value);
-            assert_eq!(recent.get(&row), Some(value));
+            assert_eq!(recent.get(&row, Rbx::UNKNOWN), None);
+            recent.keep(row, Rbx::UNKNOWN, value);
+            assert_eq!(recent.get(&row, Rbx::UNKNOWN), Some(value));
+            assert_eq!(recent.get(&row, Rbx::SAME_VALUE), None);
         }
-        let kept = rows.zip(0..).filter(|(row, value)| recent.get(row) == Some(*value)).count();
+        let is_kept = |row: &Row, value| recent.get(row, Rbx::UNKNOWN) == Some(value);
+        let kept = rows.zip(0..).filter(|(row, value)| is_kept(row, *value)).count();
         assert!((PLACES / 2..=PLACES).contains(&kept), "{kept}");
     }
 }

@@ -2,7 +2,7 @@
 
 use unwind_core::{Addend, BaseReg, CfaLoads, CfaRule, DwarfReg, RegRule, Row};
 
-use crate::compact::omission::CompactOmissionReason;
+use crate::compact::{omission::CompactOmissionReason, rbx::Rbx};
 
 /// The bytes of a rule.
 pub(crate) const SIZE: usize = 24;
@@ -177,16 +177,35 @@ impl Rule {
         Self(bytes)
     }
 
+    /// The same where the caller's rbx is found so. A rule of no frame that may be a callee's does not say it, nor
+    /// one whose CFA is found from a register.
+    pub(crate) fn with_rbx(mut self, rbx: Rbx) -> Self {
+        match &mut self.0 {
+            [kind::ORDINARY, base, _, _, place, ..] if *base != base::REGISTER => *place = rbx.0,
+            _ => {}
+        }
+        self
+    }
+
+    /// Where the caller's rbx is.
+    pub(crate) const fn rbx(&self) -> Rbx {
+        match self.0 {
+            [kind::ORDINARY, base, _, _, place, ..] if base != base::REGISTER => Rbx(place),
+            _ => Rbx::UNKNOWN,
+        }
+    }
+
     const fn is_ordinary(&self) -> bool {
         matches!(self.0, [kind::ORDINARY, ..])
     }
 
     /// Whether these are the bytes of a rule, in which nothing is that it does not say.
     pub(crate) fn is_good(&self) -> bool {
-        let by_row = || Some(Self::new(&self.row()?) == Ok(*self));
+        let without_rbx = Ok(self.with_rbx(Rbx::UNKNOWN));
+        let by_row = || Some(Self::new(&self.row()?) == without_rbx);
         let by_loads = || {
             let (row, loads) = self.loads()?;
-            Some(Self::by_loads(&row, loads) == Ok(*self))
+            Some(Self::by_loads(&row, loads) == without_rbx)
         };
         *self == Self::NONE || by_row().or_else(by_loads).unwrap_or(false)
     }

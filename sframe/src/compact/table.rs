@@ -2,7 +2,7 @@
 
 use core::{iter::FusedIterator, ops::Range};
 
-use unwind_core::{CfaLoads, Row};
+use unwind_core::{CfaLoads, RegRule, Row};
 
 use crate::{
     compact::{
@@ -176,6 +176,14 @@ impl<'a> CompactTable<'a> {
     #[must_use]
     pub fn loads(&self, addr: u64) -> Option<(Row, CfaLoads)> {
         self.find(addr)?.loads()
+    }
+
+    /// Where the caller's value of DWARF's register 3 is, x86's `rbx` and `ebx`, in a frame at an address;
+    /// `None` if that is not known. A walk that meets a CFA which is [found from it](unwind_core::BaseReg::Reg) needs the rules
+    /// of all frames before.
+    #[must_use]
+    pub fn rbx(&self, addr: u64) -> Option<RegRule> {
+        self.find(addr)?.rbx().rule()
     }
 
     fn find(&self, addr: u64) -> Option<Rule> {

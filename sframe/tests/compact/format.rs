@@ -192,7 +192,6 @@ fn each_malformed_part_is_named() {
         (97, 8, rule(1)),
         (98, 8, rule(1)),
         (99, 8, rule(1)),
-        (100, 1, rule(1)),
         (101, 16, rule(1)),
         (102, 1, rule(1)),
         (103, 1, rule(1)),

@@ -184,7 +184,8 @@ fn a_rule_by_loads_has_nothing_that_it_does_not_say() {
         (1, 4, true),
         (1, 6, true),
         (1, 8, false),
-        (4, 1, false),
+        // Where rbx is.
+        (4, 1, true),
         // Between loads of which there is one.
         (6, 8, false),
         // What a row says has no other rule.

@@ -11,6 +11,7 @@ mod loads;
 mod omissions;
 mod overlaps;
 mod program;
+mod rbx;
 mod sections;
 
 use sframe::{CompactBuilder, CompactOmissions};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 //
 // A walk: from a frame to its caller by the rule of its code, with the stack pointer, the frame pointer and
-// the pc alone.
+// the pc alone, and rbx where code that changes stacks keeps its CFA there.
 #pragma once
 
 #include "memory.h"
@@ -23,6 +23,7 @@ static __always_inline int leave_handler(struct walk *w)
 		return END_RULE;
 	if (read(w, &saved, sizeof(saved), w->sp + 120))
 		return END_MEMORY;
+	w->bx_at = w->sp + 128;
 	w->sp = saved.sp;
 	w->pc = saved.ip;
 	w->fp = saved.bp;
@@ -31,14 +32,32 @@ static __always_inline int leave_handler(struct walk *w)
 	return w->pc ? 0 : END_ZERO;
 }
 
+// Finds a CFA that is in rbx. Code that keeps it there may have come from any stack.
+static __always_inline int find_cfa_by_bx(struct walk *w)
+{
+	if ((w->rule.kinds >> 32 & 0xff) != DWARF_BX || w->bx_at == BX_UNKNOWN)
+		return END_RULE;
+	w->cfa = w->bx;
+	if (w->bx_at != BX_SAME) {
+		w->words.first = 0;
+		if (read(w, &w->words, w->word & 8 ? 8 : 4, w->bx_at))
+			return END_MEMORY;
+		w->cfa = w->words.first;
+	}
+	w->cfa += (s32)low(w->rule.cfa);
+	barrier();
+	return w->cfa & (w->word - 1) ? END_CFA : 0;
+}
+
 // Finds the CFA of the walk's frame, by its rule.
 static __always_inline int find_cfa(struct walk *w)
 {
 	u32 base = w->rule.kinds >> 8 & 0xff;
 
-	if ((w->rule.kinds >> 40 & RULE_IS_UNSURE) || base < CFA_SP || base == CFA_REGISTER ||
-	    base > CFA_TWICE_AT_FP)
+	if ((w->rule.kinds >> 40 & RULE_IS_UNSURE) || base < CFA_SP || base > CFA_TWICE_AT_FP)
 		return END_RULE;
+	if (base == CFA_REGISTER)
+		return find_cfa_by_bx(w);
 	if (base == CFA_FP || base == CFA_AT_FP || base == CFA_TWICE_AT_FP) {
 		if (!w->has_fp)
 			return END_RULE;
@@ -101,6 +120,17 @@ static __always_inline int find_caller(struct walk *w)
 	return w->from ? 0 : END_RULE;
 }
 
+// Takes note where the caller's rbx is. It is read where a CFA is in it.
+static __always_inline void note_bx(struct walk *w)
+{
+	u32 base = w->rule.kinds >> 8 & 0xff, place = w->rule.kinds >> 32 & 0xff;
+
+	if (base == CFA_REGISTER || !place)
+		w->bx_at = BX_UNKNOWN;
+	else if (place != RULE_BX_SAME)
+		w->bx_at = w->cfa - 4 * place;
+}
+
 // Goes to the caller, whose registers were read.
 static __always_inline int enter_caller(struct walk *w)
 {
@@ -115,6 +145,7 @@ static __always_inline int enter_caller(struct walk *w)
 			w->fp = w->fp_words.first;
 	}
 	w->has_fp = way == FP_SAME ? w->has_fp : way != FP_UNDEFINED;
+	note_bx(w);
 	w->sp = w->cfa;
 	w->is_leaf = w->rule.kinds >> 40 & RULE_IS_SIGNAL;
 	barrier();
@@ -172,6 +203,8 @@ static __always_inline void begin(struct walk *w, struct kept *kept, const u64 *
 	w->pc = registers[IP];
 	w->sp = registers[SP];
 	w->fp = registers[BP];
+	w->bx = registers[BX];
+	w->bx_at = BX_SAME;
 	w->is_leaf = 1;
 	w->word = (registers[CS] & 0xffff) == CODE_32_BIT ? 4 : 8;
 	w->has_fp = 1;

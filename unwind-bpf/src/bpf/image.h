@@ -35,6 +35,8 @@ enum { CFA_SP = 1, CFA_FP, CFA_AT_SP, CFA_AT_FP, CFA_REGISTER, CFA_TWICE_AT_SP, 
 // How the caller's frame pointer and the return address are found.
 enum { FP_SAME, AT_CFA, FP_UNDEFINED, IS_CFA, IS_SP, IS_FP, AT_SP, AT_FP };
 #define RULE_IS_SIGNAL 1
+#define RULE_BX_SAME 0xff
+#define DWARF_BX 3
 #define RULE_IS_UNSURE (2 | 4 | 8)
 
 struct words {
@@ -43,6 +45,7 @@ struct words {
 
 struct walk {
 	u64 pc, sp, fp;
+	u64 bx, bx_at; // as it was sampled, and where the frame's is, or one of the values below
 	u32 is_leaf; // pc is an instruction to be executed, not a return address
 	u32 word;    // bytes of a word: 4 in 32-bit code
 	u32 has_fp;
@@ -59,6 +62,8 @@ struct walk {
 	u64 absent; // what could not be read
 	u64 walked; // the pc of the frame that was left last
 };
+
+enum { BX_SAME, BX_UNKNOWN };
 
 // The rules that were looked up last, by image and address.
 #define RULES_KEPT 512

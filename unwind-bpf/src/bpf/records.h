@@ -94,7 +94,7 @@ enum {
 	END_WANTED,     // the table is not there yet
 	END_NO_TABLE,
 	END_NO_ROW,
-	END_RULE,       // a rule that needs more than three registers
+	END_RULE,       // a rule that needs a register which is not carried
 	END_CFA,        // a frame that cannot be
 	END_ZERO,       // a return address of zero
 	END_BUSY,       // the mappings cannot be looked at now

@@ -1,7 +1,7 @@
 // Calls through functions whose CFA is an expression, as libraries and run-time systems have them:
 // the stack pointer of before is in memory, behind one word or two, or on another stack, higher or
 // lower than this one. Then it sleeps, or with an argument works without changes of stacks, with two
-// arguments with them.
+// arguments with them, with three by code that keeps its CFA in a register.
 #include <stdio.h>
 #include <unistd.h>
 
@@ -9,6 +9,8 @@ typedef void function(void);
 void aligned(function *);
 void chained(function *);
 void switched(function *, void *stack_end);
+void lent(function *, void *stack_end);
+void saves(function *);
 
 __asm__(".text\n"
         // CFA = *(rsp+16)+8, as libcrypto.
@@ -63,6 +65,40 @@ __asm__(".text\n"
         "    ret\n"
         "    .cfi_endproc\n"
         ".size switched, .-switched\n"
+        // CFA = rbx+16 on another stack, as code of OCaml 5 that calls C without a word to its run-time system.
+        ".globl lent\n"
+        ".type lent, @function\n"
+        "lent:\n"
+        "    .cfi_startproc\n"
+        "    push %rbx\n"
+        "    .cfi_def_cfa_offset 16\n"
+        "    .cfi_offset %rbx, -16\n"
+        "    mov %rsp, %rbx\n"
+        "    .cfi_def_cfa_register %rbx\n"
+        "    mov %rsi, %rsp\n"
+        "    call *%rdi\n"
+        "    mov %rbx, %rsp\n"
+        "    .cfi_def_cfa_register %rsp\n"
+        "    pop %rbx\n"
+        "    .cfi_def_cfa_offset 8\n"
+        "    ret\n"
+        "    .cfi_endproc\n"
+        ".size lent, .-lent\n"
+        // Its caller's rbx is on the stack.
+        ".globl saves\n"
+        ".type saves, @function\n"
+        "saves:\n"
+        "    .cfi_startproc\n"
+        "    push %rbx\n"
+        "    .cfi_def_cfa_offset 16\n"
+        "    .cfi_offset %rbx, -16\n"
+        "    xor %ebx, %ebx\n"
+        "    call *%rdi\n"
+        "    pop %rbx\n"
+        "    .cfi_def_cfa_offset 8\n"
+        "    ret\n"
+        "    .cfi_endproc\n"
+        ".size saves, .-saves\n"
         ".section .note.GNU-stack, \"\", @progbits\n"
         ".text\n");
 
@@ -83,6 +119,10 @@ NEXT(on_low, switched(on_high, high))
 NEXT(third, if (works && !switches) aligned(end); else switched(on_low, low + sizeof low))
 NEXT(second, chained(third))
 NEXT(first, aligned(second))
+NEXT(kept_high, saves(end))
+NEXT(calls_high, lent(kept_high, high))
+NEXT(kept_low, saves(calls_high))
+NEXT(kept, lent(kept_low, low + sizeof low))
 
 int main(int count, char **arguments) {
     char part[1 << 14] __attribute__((aligned(16)));
@@ -90,6 +130,9 @@ int main(int count, char **arguments) {
     works = count > 1;
     switches = count > 2;
     high = part + sizeof part;
-    first();
+    if (count > 3)
+        kept();
+    else
+        first();
     return part[0];
 }

@@ -190,28 +190,49 @@ fn goroutines_are_walked_in_the_kernel_to_their_start() {
     assert!(whole > 100 && whole * 100 >= working.len() * 97, "{whole} of {}", working.len());
 }
 
-#[test]
-fn u3_the_kernel_walks_from_stack_to_stack_by_expressions() {
-    let test = "in_kernel_expressions";
+/// Records `expressions.c` with these arguments, and checks that the kernel finds this chain.
+fn check_changes_of_stacks(test: &str, arguments: &str, expected: &[&str]) {
     let Some(program) = support::compile(test, "expressions.c", FLAGS) else { return };
     let data = program.with_file_name("perf.data");
     // It is ended when it has had two seconds of a CPU.
-    let script = "ulimit -t 2; exec \"$0\" works switches";
-    let run = ["sh", "-c", script, program.to_str().unwrap()];
+    let script = format!("ulimit -t 2; exec \"$0\" {arguments}");
+    let run = ["sh", "-c", &script, program.to_str().unwrap()];
     let Some(ledger) = walked_by(recorder(), &data, &["-F", "999"], &run) else { return };
     check_walks(&ledger);
     let stacks = stacks(&data);
     let working = with(&stacks, "end");
-    let expected = [
-        "end", "aligned", "on_high", "switched", "on_low", "switched", "third", "chained",
-        "second", "aligned", "first", "main",
-    ];
     let is_whole = |stack: &&&Vec<String>| {
         let at = stack.iter().position(|name| name == "end").unwrap();
-        stack[at..].starts_with(&expected.map(String::from))
+        stack[at..].iter().take(expected.len()).eq(expected)
     };
     let whole = working.iter().filter(is_whole).count();
     // Those before its table is there are copied, of which this stack is not the last.
     let walked = number(&ledger, "written") - walks(&ledger, "copied");
     assert!(u64::try_from(whole).unwrap() + 5 >= walked, "{whole} of {}: {ledger}", working.len());
+}
+
+#[test]
+fn u3_the_kernel_walks_from_stack_to_stack_by_expressions() {
+    let expected = [
+        "end", "aligned", "on_high", "switched", "on_low", "switched", "third", "chained",
+        "second", "aligned", "first", "main",
+    ];
+    check_changes_of_stacks("in_kernel_expressions", "works switches", &expected);
+}
+
+#[test]
+fn u3_the_kernel_walks_from_stack_to_stack_by_a_register_that_calls_preserve() {
+    let expected = [
+        "end",
+        "saves",
+        "kept_high",
+        "lent",
+        "calls_high",
+        "saves",
+        "kept_low",
+        "lent",
+        "kept",
+        "main",
+    ];
+    check_changes_of_stacks("in_kernel_kept_cfa", "works switches keeps", &expected);
 }

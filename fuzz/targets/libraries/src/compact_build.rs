@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use sframe::{CfiAbi, CfiError, CfiSection, CompactBuilder, CompactTable, FuncRange, Section};
 use unwind_cfi::{CfiTable, Entries, IndexEntry, index};
-use unwind_core::{CfaRule, RegRule, Row};
+use unwind_core::{CfaRule, DwarfReg, RegRule, Row};
 
 use crate::{compact_table, input::Input, plain_table::pcs};
 
@@ -94,7 +94,14 @@ fn of_call_frames(abi: CfiAbi, bytes: &[u8]) {
             continue;
         }
         match (table.row(pc), cfi.find_row(pc)) {
-            (Some(row), Ok(Some(found))) => assert_eq!(rules(&row), rules(&found), "at {pc:#x}"),
+            (Some(row), Ok(Some(found))) => {
+                assert_eq!(rules(&row), rules(&found), "at {pc:#x}");
+                if let Some(rule) = table.rbx(pc) {
+                    let found = cfi.find_register_rules(pc).expect("it has rules");
+                    let found = found.map(|found| found.get(DwarfReg(3)));
+                    assert_eq!(Some(rule), found, "at {pc:#x}");
+                }
+            }
             (None, Ok(None)) => {}
             (None, found) => assert!(!omissions.is_empty(), "at {pc:#x}: {found:?}"),
             // A lookup remembers fewer states.
