@@ -64,6 +64,9 @@ pub(crate) struct Constants {
     pub(crate) ring: u32,
 }
 
+/// How often it is tried to load it.
+const TRIES: usize = 8;
+
 /// A step of loading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -88,12 +91,18 @@ impl Program {
         let data = loader_data().map_err(|error| (LoadStep::Map, error))?;
         let loader = loader(data.as_fd()).map_err(|error| (LoadStep::Loader, error))?;
         let of_programs = |verifier| LoadStep::Programs { verifier };
-        let context = run(loader.as_fd(), constants, &mut []).map_err(|error| {
-            // Once more, to know why.
-            let mut log = vec![0; 1 << 16];
-            let _ = run(loader.as_fd(), constants, &mut log);
-            (of_programs(last_line(&log)), error)
-        })?;
+        let mut log = Vec::new();
+        // A signal ends what the verifier does; and after a failure it is asked why.
+        let context = (0..TRIES).find_map(|_| match run(loader.as_fd(), constants, &mut log) {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => None,
+            Err(_) if log.is_empty() => {
+                log = vec![0; 1 << 16];
+                None
+            }
+            done => Some(done),
+        });
+        let context = context.unwrap_or(Err(io::ErrorKind::Interrupted.into()));
+        let context = context.map_err(|error| (of_programs(last_line(&log)), error))?;
         let lacking = || (of_programs(None), io::Error::from(io::ErrorKind::InvalidData));
         Ok(Self { files: context.files().ok_or_else(lacking)? })
     }

@@ -95,6 +95,8 @@ pub struct Wanted {
 pub struct FileKey {
     inode: u64,
     size: u64,
+    /// When it was changed, in ns. A library may be written over while it is mapped.
+    changed: u64,
     device: u32,
     generation: u32,
 }
@@ -182,7 +184,7 @@ impl<'a> Record<'a> {
                 period: fields.u64()?,
                 event: fields.u64()?,
                 cpu: u32::try_from(fields.u64()?).ok()?,
-                kernel: Pcs(fields.words(count)?),
+                kernel: Pcs(frames_of(fields.words(count)?)),
             }),
             2 => Self::Stack(Stack { origin, cookie, pcs: Pcs(fields.words(count)?), end }),
             3 => {
@@ -202,6 +204,7 @@ impl<'a> Record<'a> {
                 let file = FileKey {
                     inode: fields.u64()?,
                     size: fields.u64()?,
+                    changed: fields.u64()?,
                     device: fields.u32()?,
                     generation: fields.u32()?,
                 };
@@ -211,6 +214,16 @@ impl<'a> Record<'a> {
             5 => Self::Calls(Calls::read((origin, cookie, end), count, &mut fields)?),
             _ => return None,
         })
+    }
+}
+
+/// The frames of a call chain of the kernel, which begins with a mark that they are its own.
+fn frames_of(chain: &[[u8; 8]]) -> &[[u8; 8]] {
+    /// `PERF_CONTEXT_MAX`: marks are these numbers and the higher ones.
+    const MARKS: u64 = 0_u64.wrapping_sub(4095);
+    match chain {
+        [first, frames @ ..] if u64::from_ne_bytes(*first) >= MARKS => frames,
+        frames => frames,
     }
 }
 
@@ -250,10 +263,11 @@ impl FileKey {
     }
 
     /// As the program has it.
-    pub(crate) fn bytes(&self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        let fields = self.inode.to_ne_bytes().into_iter().chain(self.size.to_ne_bytes());
-        let fields = fields.chain(self.device.to_ne_bytes()).chain(self.generation.to_ne_bytes());
+    pub(crate) fn bytes(&self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        let words = [self.inode, self.size, self.changed].map(u64::to_ne_bytes);
+        let halves = [self.device, self.generation].map(u32::to_ne_bytes);
+        let fields = words.into_iter().flatten().chain(halves.into_iter().flatten());
         bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
         bytes
     }
@@ -285,6 +299,11 @@ mod tests {
         assert_eq!(fields, (77, 0x10, 5, 3, 1));
         assert_eq!(sample.kernel.iter().collect::<Vec<_>>(), [0x20, 0x30]);
 
+        let mark = 0_u64.wrapping_sub(128);
+        let all = bytes(1, 2, 0, 1, &[0x10, 5, 3, 1, mark, 0x30]);
+        let Some(Record::Sample(sample)) = Record::parse(&all) else { panic!() };
+        assert_eq!(sample.kernel.iter().collect::<Vec<_>>(), [0x30]);
+
         let all = bytes(2, 1, 2, 0, &[0x40]);
         let Some(Record::Stack(stack)) = Record::parse(&all) else { panic!() };
         assert_eq!((stack.end, stack.pcs.iter().collect()), (End::Depth, vec![0x40]));
@@ -298,19 +317,19 @@ mod tests {
         let registers = [0, 7, 8, 16, 23, 12, 24].map(|number| copy.registers.get(number));
         assert_eq!(registers, [Some(10), Some(19), Some(16), Some(9), Some(0), None, None]);
 
-        let all = bytes(4, 0, 0, 0, &[u64::MAX, 9, 1 << 32, 0x1000, 0x3000, 0x2000]);
+        let all = bytes(4, 0, 0, 0, &[u64::MAX, 9, 8, 1 << 32, 0x1000, 0x3000, 0x2000]);
         let Some(Record::Wanted(wanted)) = Record::parse(&all) else { panic!() };
         assert!(wanted.file.is_vdso() && wanted.file.is_vdso_of_32_bit());
         assert!(!FileKey { generation: 0, ..wanted.file }.is_vdso_of_32_bit());
         assert_eq!((wanted.start, wanted.end, wanted.offset), (0x1000, 0x3000, 0x2000));
-        assert_eq!(wanted.file.bytes()[..], all[40..64]);
+        assert_eq!(wanted.file.bytes()[..], all[40..72]);
     }
 
     #[test]
     fn a_file_is_known_by_its_size_and_its_inode() {
         let metadata = std::fs::metadata("/proc/self/exe").unwrap();
         let (inode, size, device) = (metadata.ino(), metadata.len(), device_of(&metadata));
-        let key = |inode, size, device| FileKey { inode, size, device, generation: 0 };
+        let key = |inode, size, device| FileKey { inode, size, changed: 0, device, generation: 0 };
         assert!(key(inode, size, device).may_be(&metadata));
         assert!(!key(inode, size + 1, device).may_be(&metadata));
         assert!(!key(inode + 1, size, device).may_be(&metadata));
@@ -321,7 +340,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_or_of_another_version_is_no_record() {
-        for (kind, count, words) in [(1, 2, 6), (2, 1, 1), (3, 12, 23), (4, 0, 6)] {
+        for (kind, count, words) in [(1, 2, 6), (2, 1, 1), (3, 12, 23), (4, 0, 7)] {
             let all = bytes(kind, count, 1, 0, &vec![0; words]);
             assert!(Record::parse(&all).is_some(), "{kind}");
             for len in 0..all.len() {

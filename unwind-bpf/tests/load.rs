@@ -44,7 +44,7 @@ fn a_program_without_events_has_nothing_to_tell() {
 
 /// A file of no machine.
 fn file() -> FileKey {
-    let words = [4_u64, 0, 0, 7, 9, 11 << 32 | 13, 0x1000, 0x2000, 0];
+    let words = [4_u64, 0, 0, 7, 9, 5, 11 << 32 | 13, 0x1000, 0x2000, 0];
     let mut bytes: Vec<u8> = [4_u32, 1, 1, 0].iter().flat_map(|it| it.to_ne_bytes()).collect();
     bytes.extend([0; 24]);
     bytes.extend(words[3..].iter().flat_map(|it| it.to_ne_bytes()));

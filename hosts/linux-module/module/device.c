@@ -37,6 +37,12 @@ static void session_free(struct session *of)
 	kvfree(of);
 }
 
+/* Whether an event's count is one of the CPU's events. Others may be of its clock, by more than one type. */
+static bool is_of_hardware(u32 type)
+{
+	return type == PERF_TYPE_HARDWARE || type == PERF_TYPE_HW_CACHE || type == PERF_TYPE_RAW;
+}
+
 static long setup(struct unwind_setup *wanted)
 {
 	bool is_rate = wanted->flags & UNWIND_SETUP_FREQUENCY;
@@ -52,7 +58,7 @@ static long setup(struct unwind_setup *wanted)
 	if (wanted->type == PERF_TYPE_TRACEPOINT ||
 	    wanted->type == PERF_TYPE_BREAKPOINT || !wanted->value || wanted->value >> 63 ||
 	    (is_rate ? wanted->value > MAX_HERTZ :
-		       wanted->type == PERF_TYPE_SOFTWARE && wanted->value < MIN_CLOCK_PERIOD_NS))
+		       !is_of_hardware(wanted->type) && wanted->value < MIN_CLOCK_PERIOD_NS))
 		return -EINVAL;
 	of = kvzalloc(sizeof(*of), GFP_KERNEL);
 	if (!of)
@@ -87,6 +93,20 @@ out:
 	return error;
 }
 
+/* Whether the task, or else the CPU, has an event. */
+static bool has_event(const struct session *of, const struct task_struct *task, int cpu)
+{
+	u32 at;
+
+	for (at = 0; at < of->len; at++) {
+		const struct perf_event *event = of->events[at];
+
+		if (event->hw.target == task && (task || event->cpu == cpu))
+			return true;
+	}
+	return false;
+}
+
 static long add(struct session *of, const struct unwind_add *what)
 {
 	struct perf_event_attr attr = of->attr;
@@ -106,6 +126,11 @@ static long add(struct session *of, const struct unwind_add *what)
 		return -EINVAL;
 	} else {
 		attr.inherit = 0;
+	}
+	if (has_event(of, task, what->cpu)) {
+		if (task)
+			put_task_struct(task);
+		return -EEXIST;
 	}
 	event = perf_event_create_kernel_counter(&attr, task ? -1 : what->cpu, task, on_sample, of);
 	if (task)

@@ -260,7 +260,8 @@ static noinline int32_t read_bytes(void *to, u64 addr, size_t len)
 	cond_resched();
 	if (fatal_signal_pending(current))
 		return UNWIND_READ_INVALID;
-	return copy_from_user(to, (void __user *)addr, len) ? UNWIND_READ_INVALID : UNWIND_READ_DONE;
+	/* Not copy_from_user: its check of `to` follows frame pointers, which the library does not keep. */
+	return _copy_from_user(to, (void __user *)addr, len) ? UNWIND_READ_INVALID : UNWIND_READ_DONE;
 }
 
 int32_t unwind_host_read(void *context, void *to, uint64_t addr, size_t len)

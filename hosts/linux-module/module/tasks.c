@@ -314,6 +314,13 @@ void task_deliver(struct callback_head *work)
 		return;
 	}
 	space = walk_begin(task);
+	if (space && space->notifier.mm != current->mm) {
+		/* It has failed to execute another program when its own was gone, and is about to die. */
+		walk_end(task);
+		forget_space(task);
+		abandon(task, UNWIND_LOSS_EXEC);
+		return;
+	}
 	if (space)
 		space_follow_tables(space);
 	task->memory = space ? walk_memory_take(space) : NULL;

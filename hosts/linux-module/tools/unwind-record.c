@@ -234,18 +234,32 @@ static void add_threads(int device, int pid)
 	char path[64];
 	struct dirent *entry;
 	DIR *threads;
+	size_t len = 0;
+	int *tids = NULL;
 
 	snprintf(path, sizeof(path), "/proc/%d/task", pid);
 	threads = opendir(path);
 	if (!threads)
 		fail(path);
 	while ((entry = readdir(threads))) {
-		struct unwind_add add = { .tid = atoi(entry->d_name), .cpu = -1 };
+		int tid = atoi(entry->d_name);
 
-		if (add.tid && ioctl(device, UNWIND_ADD, &add) < 0 && errno != ESRCH)
-			fail("thread");
+		if (!tid)
+			continue;
+		tids = realloc(tids, (len + 1) * sizeof(*tids));
+		if (!tids)
+			fail("memory");
+		tids[len++] = tid;
 	}
 	closedir(threads);
+	/* Threads that these create have events by that. */
+	for (size_t at = 0; at < len; at++) {
+		struct unwind_add add = { .tid = tids[at], .cpu = -1 };
+
+		if (ioctl(device, UNWIND_ADD, &add) < 0 && errno != ESRCH)
+			fail("thread");
+	}
+	free(tids);
 }
 
 static void add_cpus(int device, int cpus)
@@ -307,10 +321,12 @@ static void write_header(void)
 	/* The word with the bits, after type, size, config, period, sample_type and read_format. */
 	bits = (uint64_t *)&header.attr + 5;
 	*bits |= DEFER_BITS;
-	fseek(out, 0, SEEK_SET);
+	if (fseek(out, 0, SEEK_SET))
+		fail("write");
 	if (fwrite(&header, sizeof(header), 1, out) != 1)
 		fail("write");
-	fseek(out, 0, SEEK_END);
+	if (fseek(out, 0, SEEK_END))
+		fail("write");
 }
 
 static int start_held(char **command, int *gate)
@@ -417,7 +433,8 @@ int main(int argc, char **argv)
 	for (int at = 0; at < len; at++)
 		drain(rings[at]);
 	write_header();
-	fclose(out);
+	if (fclose(out))
+		fail("write");
 	print_counts(device);
 	return EXIT_SUCCESS;
 }

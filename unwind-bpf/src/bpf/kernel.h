@@ -64,6 +64,21 @@ struct inode {
 	u32 i_generation;
 	struct super_block *i_sb;
 };
+// When its contents were changed, as Linux has it to 6.5, to 6.10, and from then on.
+struct timespec64 {
+	s64 tv_sec;
+	long tv_nsec;
+};
+struct inode___to_6_5 {
+	struct timespec64 i_mtime;
+};
+struct inode___to_6_10 {
+	struct timespec64 __i_mtime;
+};
+struct inode___numbers {
+	s64 i_mtime_sec;
+	u32 i_mtime_nsec;
+};
 struct file {
 	struct inode *f_inode;
 };

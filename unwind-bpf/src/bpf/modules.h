@@ -119,6 +119,21 @@ struct mapping {
 	u32 unused;
 };
 
+static __always_inline u64 changed_at(struct inode *inode)
+{
+	struct inode___to_6_5 *first = (void *)inode;
+	struct inode___to_6_10 *second = (void *)inode;
+	struct inode___numbers *numbers = (void *)inode;
+
+	if (has_field(numbers->i_mtime_sec))
+		return numbers->i_mtime_sec * 1000000000 + numbers->i_mtime_nsec;
+	if (has_field(second->__i_mtime))
+		return second->__i_mtime.tv_sec * 1000000000 + second->__i_mtime.tv_nsec;
+	if (has_field(first->i_mtime))
+		return first->i_mtime.tv_sec * 1000000000 + first->i_mtime.tv_nsec;
+	return 0;
+}
+
 static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, struct mapping *found)
 {
 	struct mm_struct *mm = vma->vm_mm;
@@ -134,6 +149,7 @@ static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, str
 		inode = file->f_inode;
 		found->file.inode = inode->i_ino;
 		found->file.size = inode->i_size;
+		found->file.changed = changed_at(inode);
 		found->file.generation = inode->i_generation;
 		found->file.device = inode->i_sb->s_dev;
 	} else if ((u64)mm->context.vdso == vma->vm_start) {

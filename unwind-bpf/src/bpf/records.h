@@ -7,15 +7,16 @@
 #define MAX_FRAMES 2048
 #define MAX_FILES 4096
 #define ROOMS 64
-#define KERNEL_FRAMES 127
+#define KERNEL_FRAMES 128 // with the mark before them
 #define COPY_PAGES 15
 #define FEW_PAGES 4
 #define MAX_INTERPRETERS 64
 #define PIECES 512
 
-// A file with code. One without an inode is the kernel's own code for user programs (vDSO).
+// A file with code: another one if its contents are changed where they are. One without an inode is the kernel's own code for user programs (vDSO).
 struct file_key {
 	u64 inode, size;
+	u64 changed; // ns, 0 if that is not told
 	u32 device, generation;
 };
 #define VDSO (~0ull)

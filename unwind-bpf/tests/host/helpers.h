@@ -38,11 +38,12 @@ static long read_kernel(void *to, u32 size, void *from)
 	return 0;
 }
 
+static struct super_block device = { 1, 0, 0 };
+static struct inode inode_of_code = { 7, 0x1000, 0, &device };
+
 static long find_vma(struct task_struct *task, u64 at, void *callback, void *data, u64 flags)
 {
-	struct super_block device = { 1, 0, 0 };
-	struct inode inode = { 7, 0x1000, 0, &device };
-	struct file file = { &inode };
+	struct file file = { &inode_of_code };
 	struct vm_area_struct vma = { CODE, CODE + 0x1000, task->mm, VM_EXEC, 0, &file };
 	struct vm_area_struct stack = { STACK, CODE, task->mm };
 

@@ -172,7 +172,7 @@ static void start(void)
 		{ &calls_now, 0, 4, sizeof(struct calls) },
 		{ &ring },
 	};
-	struct file_key key = { 7, 0x1000, 1, 0 };
+	struct file_key key = { 7, 0x1000, changed_at(&inode_of_code), 1, 0 };
 	struct code_file file = { FILE_HAS_TABLE, 0, 1, 0, { { 0, 0x10000, CODE } } };
 
 	for (u32 i = 0; i < 9; i++)

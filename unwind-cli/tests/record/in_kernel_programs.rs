@@ -137,6 +137,31 @@ fn a_library_that_comes_and_goes_is_walked_wherever_it_is() {
 }
 
 #[test]
+fn a_library_that_is_written_over_is_walked_by_its_own_table() {
+    let Some(program) = kinds("in_kernel_written_over", FLAGS) else { return };
+    let Some(compiler) = Compiler::find(FLAGS) else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/kinds.c");
+    let [library, other] = ["library.so", "other.so"].map(|name| program.with_file_name(name));
+    compiler.compile(&source, &library, &["-shared", "-fPIC"]);
+    compiler.compile(&source, &other, &["-shared", "-fPIC", "-O0", "-fstack-protector-all"]);
+    for file in [&library, &other] {
+        fs::File::options().write(true).open(file).unwrap().set_len(1 << 20).unwrap();
+    }
+    let (library, other) = (library.to_str().unwrap(), other.to_str().unwrap());
+    let script = "\"$0\" loads 6000 \"$1\"; cat \"$2\" > \"$1\"; exec \"$0\" loads 6000 \"$1\"";
+    let run = ["sh", "-c", script, program.to_str().unwrap(), library, other];
+    let data = program.with_file_name("perf.data");
+    let Some(ledger) = walked_by(recorder(), &data, &["-F", "1999"], &run) else { return };
+    check_share(&ledger, 100, 98, &[]);
+    let stacks = stacks(&data);
+    let working = with(&stacks, "works");
+    let whole = working.iter().filter(|stack| stack.contains(&"main".to_owned())).count();
+    // By the table of what was there before they would be copied.
+    assert!(walks(&ledger, "copied") * 3 < number(&ledger, "written"), "{ledger}");
+    assert!(whole > 100 && whole * 100 >= working.len() * 99, "{whole} of {}", working.len());
+}
+
+#[test]
 fn processes_that_live_some_milliseconds_have_their_stacks() {
     let Some(program) = kinds("in_kernel_short", FLAGS) else { return };
     let Some(ledger) = walked(&program, &["-F", "1999"], &["processes", "200"]) else { return };

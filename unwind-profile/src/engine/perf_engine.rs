@@ -23,6 +23,9 @@ use crate::engine::{
     CpuTime, Engine, EngineError, Found, OFF_CPU, SampledEvent, Shortfall, StoredRecord,
 };
 
+/// What is done with each event that takes samples, and its place.
+type Each<'e> = dyn FnMut(BorrowedFd<'_>, usize) -> Result<(), EngineError> + 'e;
+
 /// The smallest ring.
 const MIN_RING: usize = 16 << 10;
 
@@ -61,6 +64,19 @@ impl PerfEngine {
     ///
     /// [`EngineError`].
     pub(crate) fn open(sampling: &Sampling) -> Result<Self, EngineError> {
+        Ok(Self::open_each(sampling, |_, _| Ok(()))?.0)
+    }
+
+    /// Opens the events, and has each that takes samples handed to `each` at once, with the place of the event that
+    /// it is a copy of. Returns what that has made, too.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`].
+    pub(crate) fn open_each<T>(
+        sampling: &Sampling,
+        mut each: impl FnMut(BorrowedFd<'_>, usize) -> Result<T, EngineError>,
+    ) -> Result<(Self, Vec<T>), EngineError> {
         let (attr, mut without_kernel) = possible(sampling)?;
         let more = more(sampling, &attr)?;
         if sampling.off_cpu && without_kernel.is_some() {
@@ -78,7 +94,12 @@ impl PerfEngine {
                 UserStacks::Module(_) => 1,
                 _ => u32::try_from(ring / 2).unwrap_or(u32::MAX),
             };
-            match Self::open_with(sampling, attr, &more, &sizes, ring) {
+            let mut made = Vec::new();
+            let mut keep = |event: BorrowedFd<'_>, place: usize| {
+                made.push(each(event, place)?);
+                Ok(())
+            };
+            match Self::open_with(sampling, attr, &more, (&sizes, ring), &mut keep) {
                 Err(EngineError::Open { error }) if is_too_many(&error) && !sizes.is_one() => {
                     sizes = CopySizes::one(sizes.first_bytes());
                 }
@@ -91,7 +112,7 @@ impl PerfEngine {
                 }
                 Ok(engine) => {
                     let without_kernel = without_kernel.take();
-                    return Ok(Self { without_kernel, ..engine });
+                    return Ok((Self { without_kernel, ..engine }, made));
                 }
                 Err(error) => return Err(error),
             }
@@ -102,8 +123,8 @@ impl PerfEngine {
         sampling: &Sampling,
         attr: EventAttr,
         more: &[EventAttr],
-        sizes: &CopySizes,
-        ring: usize,
+        (sizes, ring): (&CopySizes, usize),
+        each: &mut Each<'_>,
     ) -> Result<Self, EngineError> {
         let tasks = match &sampling.whom {
             Whom::Command(process) => vec![*process],
@@ -148,7 +169,7 @@ impl PerfEngine {
         for cpu in sampling.on_cpus() {
             let mut with_ring = None;
             for &task in &tasks {
-                match engine.add(&wanted, task, cpu, &mut with_ring) {
+                match engine.add(&wanted, (task, cpu), &mut with_ring, each) {
                     // The thread, or the CPU, is gone.
                     Err(EngineError::Open { error })
                         if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
@@ -173,9 +194,9 @@ impl PerfEngine {
     fn add(
         &mut self,
         wanted: &[Wanted],
-        task: i32,
-        cpu: i32,
+        (task, cpu): (i32, i32),
         with_ring: &mut Option<usize>,
+        each: &mut Each<'_>,
     ) -> Result<(), EngineError> {
         let opened = wanted.iter().map(|wanted| {
             let event = match &self.group {
@@ -189,6 +210,9 @@ impl PerfEngine {
                 let name = self.events.get(wanted.sampled.unwrap_or(0));
                 let name = name.and_then(|event| event.name.clone()).unwrap_or_default();
                 set.map_err(|error| EngineError::Filter { name, error })?;
+            }
+            if let Some(sampled) = wanted.sampled {
+                each(event.as_fd(), sampled)?;
             }
             Ok(Opened { event, sampled: wanted.sampled, size: wanted.size })
         });
@@ -217,11 +241,6 @@ impl PerfEngine {
             self.events.get_mut(at).into_iter().for_each(|event| event.ids.push(id));
         }
         Ok(())
-    }
-
-    /// The events that take samples, each with the place of the event that it is a copy of.
-    pub(crate) fn sampled(&self) -> impl Iterator<Item = (BorrowedFd<'_>, usize)> {
-        self.opened.iter().filter_map(|opened| Some((opened.event.as_fd(), opened.sampled?)))
     }
 
     /// The events that take samples with copies of the size at this place alone.

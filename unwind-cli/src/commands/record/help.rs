@@ -17,7 +17,7 @@ It needs root or the capability CAP_PERFMON, or, for programs of one's own witho
 kernel's part, a kernel.perf_event_paranoid of 2 or less.
 
 The ledger has each sample in one class: `complete`, `incomplete` with a reason, `kernel_only`
-(threads without a user part), `unmatched` (of --deferred: the stack did not come before the
+(threads without a user part), `unmatched` (of walks in the kernel: the stack did not come before the
 recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped` (too many waited to be walked),
 `lost` (records of any kind for which a ring had no room). Reasons:
   gap                   callers may be missing between two frames

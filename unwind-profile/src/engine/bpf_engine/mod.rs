@@ -8,8 +8,10 @@ mod interpreted;
 mod records;
 mod tables;
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use unwind_bpf::{Attached, Counts, Limits, Walker};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{Attr, AttrFlags, Endian, RecordHeader, RecordType, SampleType};
@@ -36,10 +38,21 @@ pub(crate) struct BpfEngine {
     tables: Tables,
     records: Records,
     events: Vec<SampledEvent>,
+    /// Since then the program takes all samples, in ns of the monotonic clock. What events write all the same is
+    /// of threads that were created while the program was attached.
+    begun: u64,
+    /// How many samples that are.
+    missed: u64,
 }
 
 /// Bytes of the ring at most, unless its size was asked for.
 const MOST_RING: usize = 64 << 20;
+
+/// Bytes of a ring of the events' own at most.
+const MOST_OWN_RING: usize = 2 << 20;
+
+/// Bytes of the program's if its size was asked for.
+const MOST_ASKED_RING: usize = 1 << 30;
 
 impl BpfEngine {
     /// Whether it is the better one for this: the kernel walks later what it cannot walk at once, and all samples
@@ -60,13 +73,13 @@ impl BpfEngine {
     ///
     /// [`EngineError`].
     pub(crate) fn open(sampling: &Sampling, walk: KernelWalk) -> Result<Self, EngineError> {
-        let ring_bytes = match sampling.ring {
-            RingSize::Exactly(bytes) => bytes,
-            // All CPUs share it.
-            RingSize::AtMost(bytes) => {
-                bytes.saturating_mul(cpus().next_power_of_two()).clamp(bytes, MOST_RING.max(bytes))
-            }
+        // All CPUs share it.
+        let (of_cpu, most) = match sampling.ring {
+            RingSize::Exactly(bytes) => (bytes, MOST_ASKED_RING),
+            RingSize::AtMost(bytes) => (bytes, MOST_RING),
         };
+        let ring_bytes =
+            of_cpu.saturating_mul(cpus().next_power_of_two()).clamp(of_cpu, most.max(of_cpu));
         let limits = Limits {
             ring_bytes: u32::try_from(ring_bytes).unwrap_or(u32::MAX),
             faults: walk.faults,
@@ -75,25 +88,30 @@ impl BpfEngine {
             ..Limits::default()
         };
         let walker = Walker::load(limits).map_err(BpfError::from)?;
-        let perf = PerfEngine::open(&without_samples(sampling))?;
-        let attach = |(event, place): (_, usize)| {
-            walker.attach(event, u64::try_from(place).unwrap_or(u64::MAX)).map_err(BpfError::Attach)
+        // At once: a thread that is created before that has an event without the program.
+        let attach = |event: BorrowedFd<'_>, place: usize| {
+            let number = u64::try_from(place).unwrap_or(u64::MAX);
+            Ok(walker.attach(event, number).map_err(BpfError::Attach)?)
         };
-        let attached = perf.sampled().map(attach).collect::<Result<_, _>>()?;
+        let (perf, attached) = PerfEngine::open_each(&without_samples(sampling), attach)?;
+        let begun = monotonic_now();
         let events: Vec<SampledEvent> = perf.events().into_iter().map(told).collect();
         let records = Records::new(events.clone());
         let tables = Tables::start(&walker, records.pythons()).map_err(BpfError::Tables)?;
-        Ok(Self { attached, perf, walker, tables, records, events })
+        Ok(Self { attached, perf, walker, tables, records, events, begun, missed: 0 })
     }
+}
+
+/// The monotonic clock, in ns.
+fn monotonic_now() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What the events are opened for: their own rings have no samples, which need the most room.
 fn without_samples(sampling: &Sampling) -> Sampling {
-    let ring = match sampling.ring {
-        RingSize::AtMost(bytes) => RingSize::AtMost(bytes / 4),
-        exactly @ RingSize::Exactly(_) => exactly,
-    };
-    Sampling { ring, ..sampling.clone() }
+    let (RingSize::AtMost(bytes) | RingSize::Exactly(bytes)) = sampling.ring;
+    Sampling { ring: RingSize::AtMost(bytes.min(MOST_OWN_RING)), ..sampling.clone() }
 }
 
 /// The event as its records are: the user part of a chain comes later.
@@ -113,12 +131,14 @@ impl Engine for BpfEngine {
     }
 
     fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found {
-        let Self { perf, walker, tables, records, .. } = self;
+        let Self { perf, walker, tables, records, begun, missed, .. } = self;
         let mut found = perf.drain(&mut |record| {
             with_mapped_code(record, records.format, |mapping| tables.learn(mapping));
             // What events wrote until the program took their samples is no part of the recording.
             if record.header().kind != RecordType::SAMPLE {
                 take(record);
+            } else if records.time_of(record).is_some_and(|time| time >= *begun) {
+                *missed = missed.saturating_add(1);
             }
         });
         let percent = walker.drain(|record| match record {
@@ -148,7 +168,9 @@ impl Engine for BpfEngine {
     }
 
     fn lost(&self) -> Option<u64> {
-        Some(self.perf.lost().unwrap_or(0).saturating_add(self.walker.counts().dropped))
+        let Counts { dropped, dropped_stacks, .. } = self.walker.counts();
+        let all = [dropped, dropped_stacks, self.missed];
+        Some(all.into_iter().fold(self.perf.lost().unwrap_or(0), u64::saturating_add))
     }
 
     fn code_names(&self) -> CodeNames {

@@ -2,13 +2,13 @@
 
 use unwind_bpf::{End, Origin, Record, Sample, Stack, StackCopy};
 use unwind_perf::record::{
-    CallchainDeferred, Context, Encode, Endian, EventFormat, Misc, RecordType,
+    self, CallchainDeferred, Context, Encode, Endian, EventFormat, Misc, RecordType,
     Sample as PerfSample, SampleId, SampleType, Task,
 };
 
-use crate::engine::SampledEvent;
 use crate::engine::attrs::REGISTERS;
 use crate::engine::bpf_engine::interpreted::{Interpreted, Pythons};
+use crate::engine::{SampledEvent, StoredRecord};
 use crate::recording::code_names::CodeNames;
 use crate::recording::told_stack::ToldStack;
 
@@ -51,6 +51,14 @@ impl Records {
             _ => None,
         }?;
         Some(&self.bytes)
+    }
+
+    /// When a sample in a ring of the kernel's own was taken, in ns of the monotonic clock.
+    pub(super) fn time_of(&self, record: &dyn StoredRecord) -> Option<u64> {
+        let mut bytes = vec![0; record.header().size.into()];
+        record.copy(0, &mut bytes);
+        let record = record::Record::parse(&bytes, Endian::NATIVE).ok()?;
+        PerfSample::decode(&record, self.format).ok()?.time
     }
 
     fn put(&mut self, record: &impl Encode) -> Option<()> {

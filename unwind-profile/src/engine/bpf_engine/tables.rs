@@ -5,14 +5,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, available_parallelism};
 
 use object::elf;
 use unwind_bpf::{FileKey, Segment, Table, Walker, Wanted};
-use unwind_perf::record::Mapping;
+use unwind_perf::record::{MappedId, Mapping};
 use unwind_target::elf::ElfFile;
 use unwind_target::files::mapped_file::{ProcessFiles, copy_vdso};
 use unwind_target::files::regular_file;
@@ -41,14 +41,21 @@ const MAKERS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Tables {
     /// The names of files by the process and the address at which they were mapped.
-    names: HashMap<(u32, u64), PathBuf>,
-    wanted: Sender<(Wanted, Option<PathBuf>)>,
+    names: HashMap<(u32, u64), Named>,
+    wanted: Sender<(Wanted, Option<Named>)>,
+}
+
+/// What a record says of a file that was mapped.
+#[derive(Clone, Debug)]
+struct Named {
+    path: PathBuf,
+    build_id: Option<Vec<u8>>,
 }
 
 /// What the threads share.
 #[derive(Debug)]
 struct Makers {
-    asked: Mutex<Receiver<(Wanted, Option<PathBuf>)>>,
+    asked: Mutex<Receiver<(Wanted, Option<Named>)>>,
     tables: unwind_bpf::Tables,
     pythons: Pythons,
     made: Mutex<Made>,
@@ -96,9 +103,9 @@ impl Tables {
         // A child has what its parent has mapped, and may have ended before anybody looks.
         let own = self.names.get(&(wanted.origin.process, wanted.start));
         let any = || self.names.iter().find(|&(&(_, start), _)| start == wanted.start);
-        let name = own.or_else(|| any().map(|(_, name)| name)).cloned();
+        let named = own.or_else(|| any().map(|(_, named)| named)).cloned();
         // Without threads there are no tables: all stacks are copied.
-        let _ = self.wanted.send((wanted, name));
+        let _ = self.wanted.send((wanted, named));
     }
 
     /// Takes note that a process has mapped a file with code: it may have ended when its table is asked for.
@@ -106,8 +113,12 @@ impl Tables {
         if self.names.len() >= NAMES {
             self.names.clear();
         }
-        let name = PathBuf::from(OsStr::from_bytes(mapping.name));
-        self.names.insert((mapping.task.pid, mapping.addr), name);
+        let path = PathBuf::from(OsStr::from_bytes(mapping.name));
+        let build_id = match mapping.id {
+            MappedId::BuildId(id) => Some(id.to_vec()),
+            _ => None,
+        };
+        self.names.insert((mapping.task.pid, mapping.addr), Named { path, build_id });
     }
 }
 
@@ -119,9 +130,9 @@ impl Makers {
         loop {
             // One thread waits for a file, the others for their turn to.
             let next = self.asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok((wanted, name)) = next else { break };
+            let Ok((wanted, named)) = next else { break };
             // A file without a table has its stacks copied.
-            let _ = match look(&wanted, name.as_deref()) {
+            let _ = match look(&wanted, named.as_ref()) {
                 Looked::Table(image, segments, python) if self.has_room(image.len()) => {
                     let interpreter = python.and_then(|python| {
                         let read = read_of(&python);
@@ -165,8 +176,8 @@ impl Makers {
 }
 
 /// Looks at a file that a process has mapped.
-fn look(wanted: &Wanted, name: Option<&Path>) -> Looked {
-    match open(wanted).or_else(|| open_by(name?, wanted)) {
+fn look(wanted: &Wanted, named: Option<&Named>) -> Looked {
+    match open(wanted).or_else(|| open_by(named?, wanted)) {
         Some(file) => table_of(&file).unwrap_or(Looked::Without),
         None => Looked::Gone,
     }
@@ -191,11 +202,18 @@ fn open(wanted: &Wanted) -> Option<ElfFile> {
     wanted.file.may_be(&metadata).then_some(file)
 }
 
-/// Opens it by the name that it had, if it is the same.
-fn open_by(name: &Path, wanted: &Wanted) -> Option<ElfFile> {
-    let file = regular_file::open(name).ok()?;
-    let is_it = wanted.file.is(&file.metadata().ok()?);
-    is_it.then(|| ElfFile::from_file(file).ok()).flatten()
+/// Opens it by the name that it had, if it is the same. A file of a layered file system, or of one with volumes,
+/// is of another device than what is mapped of it: the build id tells it.
+fn open_by(named: &Named, wanted: &Wanted) -> Option<ElfFile> {
+    let file = regular_file::open(&named.path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !wanted.file.may_be(&metadata) {
+        return None;
+    }
+    let elf = ElfFile::from_file(file).ok()?;
+    let is_it =
+        wanted.file.is(&metadata) || named.build_id.is_some() && elf.build_id() == named.build_id;
+    is_it.then_some(elf)
 }
 
 /// Makes the table of a file, if it has one.
