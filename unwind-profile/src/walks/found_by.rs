@@ -25,7 +25,7 @@ pub enum FoundBy {
     Signal,
     /// By the CPU's record of calls (LBR).
     BranchRecord,
-    /// By the kernel along frame pointers, unchecked.
+    /// As the recorder has it, which does not say how: the kernel along frame pointers, or a monitor.
     Unchecked,
     /// Its code is a part of its caller's, by DWARF.
     Inlined,
@@ -67,7 +67,7 @@ impl FoundBy {
             Self::Guess => ("guess", "a guess: callers may be missing before it"),
             Self::Signal => ("signal", "signal frame"),
             Self::BranchRecord => ("lbr", "the CPU's record of calls (LBR)"),
-            Self::Unchecked => ("unchecked", "the kernel's frame pointers, unchecked"),
+            Self::Unchecked => ("unchecked", "as the recorder found it, unchecked"),
             Self::Kernel => ("kernel", "kernel"),
             Self::Inlined => ("inlined", "inlined: a part of its caller's code"),
             Self::Interpreted => ("interpreted", "a call of an interpreter, as that has it"),
