@@ -340,6 +340,29 @@ fn a6_a_program_that_is_another_one_by_now_is_named_with_both_build_ids() {
 }
 
 #[test]
+fn a6_a_program_without_a_build_id_is_not_the_one_that_had_one() {
+    let Some(program) =
+        compile("a6_had_id", "crash.c", &[SFRAME, &["-Wl,--build-id=sha1"]].concat())
+    else {
+        return;
+    };
+    let Some(other) =
+        compile("a6_has_none", "echo.c", &[SFRAME, &["-Wl,--build-id=none"]].concat())
+    else {
+        return;
+    };
+    let Some(core) = crash(&program) else { return };
+    fs::remove_file(&program).unwrap();
+    let file = other.to_str().unwrap();
+    let error = fails(["stack", "--core", core.to_str().unwrap(), "--exe", file], 5);
+    assert!(error.contains(file), "{error}");
+    fs::copy(&other, &program).unwrap();
+    assert!(said_of(&core, &program).starts_with("it is not the file that was mapped"));
+    let report = report_of_core(&core, &[]);
+    assert_eq!(threads(&report)[0]["frames"][0]["function"], Value::Null);
+}
+
+#[test]
 fn a6_a_program_without_a_build_id_is_asked_for_without_one() {
     let flags = [SFRAME, &["-Wl,--build-id=none"]].concat();
     let Some(program) = compile("a6_no_id", "crash.c", &flags) else { return };
@@ -412,6 +435,11 @@ fn a_core_that_is_compressed_by_zstd_is_read_and_a_cut_one_is_refused() {
     let extra = zstd_of(b"more");
     bytes.extend(extra);
     fs::write(&compressed, &bytes).unwrap();
+    assert_eq!(run(arguments).stdout, whole.stdout);
+
+    // Before each frame, and at the end, may be others that are skipped.
+    let skipped = [&0x184d_2a53_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"any"].concat();
+    fs::write(&compressed, [&skipped, &bytes[..], &skipped].concat()).unwrap();
     assert_eq!(run(arguments).stdout, whole.stdout);
 
     fs::write(&compressed, &bytes[..len / 2]).unwrap();

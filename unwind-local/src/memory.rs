@@ -107,12 +107,15 @@ impl<'g> OwnMemory<'g> {
         }
     }
 
-    /// Adds pages to the stack that the caller runs on, up to this address.
+    /// Adds pages to the stack that the caller runs on, up to this address. After a guess they may be of anything.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, end: u64) -> bool {
+        if self.guessed.is_set() {
+            return false;
+        }
         let Some(pages) = self.current.pages_to(end) else { return false };
-        if take(&mut self.may_be_signal) && !self.guessed.is_set() {
+        if take(&mut self.may_be_signal) {
             let stack = Readable::signal_stack_from(self.sp);
             if stack.contains(self.sp) {
                 self.current = stack;

@@ -289,6 +289,11 @@ fn for_each_function<H: FileHeader>(
     wanted: impl Fn(u64, u64) -> bool,
     mut with: impl FnMut(Symbol),
 ) -> Result<(), ElfError> {
+    /// Bytes of a table at most. The largest programs have some 200 MiB.
+    const MOST: u64 = 1 << 30;
+    if table.size > MOST {
+        return Err(ElfError::TooLarge { part: Part::Symbols, len: table.size });
+    }
     let entry_size = u64::try_from(size_of::<H::Sym>()).unwrap_or(u64::MAX);
     if table.entry_size != entry_size {
         return Err(ElfError::EntrySize { part: Part::Symbols, size: table.entry_size });

@@ -125,3 +125,32 @@ fn tables_that_cannot_be_used_are_named_and_gone_past() {
     let alone = report_of(&Target::start(&program, &[]), &["--method", "sframe"]);
     assert_eq!(threads(&alone)[0]["end"]["reason"], "table");
 }
+
+#[test]
+fn a_call_right_before_a_function_is_not_that_functions() {
+    let Some(program) = compile("last_call", "last_call.c", SFRAME) else { return };
+    let mut target = Target::start(&program, &[]);
+    assert_eq!(target.read_line(), "ready\n");
+    let report = report_of(&target, &["--method", "cfi"]);
+    let frames = threads(&report)[0]["frames"].as_array().unwrap();
+    let functions: Vec<_> = frames.iter().map(|frame| frame["function"].as_str()).collect();
+    let at = functions.iter().position(|function| *function == Some("sleeps")).unwrap();
+    assert_eq!(functions[at..at + 4], [Some("sleeps"), None, Some("enters"), Some("main")]);
+}
+
+#[test]
+fn a_program_whose_pages_are_all_executable_has_names_and_tables() {
+    // Without the mark that its stack is no code, a 32-bit program may execute whatever it may read.
+    let flags = ["-m32", "-static", "-Wl,-z,execstack", "-O1", "-fomit-frame-pointer"];
+    let flags = [&flags[..], &["-fno-optimize-sibling-calls"]].concat();
+    let Some(program) = compile("all_executable", "echo.c", &flags) else { return };
+    let target = Target::start(&program, &[]);
+    target.wait_for_state("S");
+    let maps = fs::read_to_string(format!("/proc/{}/maps", target.id())).unwrap();
+    let of_program = maps.lines().filter(|line| line.ends_with("/program"));
+    let first = of_program.clone().next().unwrap();
+    if !first.contains(" r-xp 00000000 ") {
+        return skip("this kernel gives such a program no executable data");
+    }
+    assert_eq!(functions_to_main(&report_of(&target, &["--method", "cfi"])), ECHO_CHAIN);
+}

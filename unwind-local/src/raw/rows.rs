@@ -67,11 +67,18 @@ impl RowSource<Machine> for ObjectRows<'_> {
         if addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0 {
             return Ok(Some(Row::signal_context()));
         }
-        if let Some(told) = program_code::find(addr, self.guessed.is_set()) {
-            return program_row(&told, frame, self.guessed, mem);
+        // After a guess less is asked: another walk may find more at the same address.
+        let is_guessed = self.guessed.is_set();
+        if let Some(told) = program_code::find(addr, is_guessed) {
+            let row = program_row(&told, frame, self.guessed, mem);
+            if is_guessed {
+                frame.may_change();
+            }
+            return row;
         }
         let Some(object) = Object::find(addr) else { return Ok(None) };
-        if self.guessed.0.get() && !object.is_permanent() {
+        if is_guessed && !object.is_permanent() {
+            frame.may_change();
             return row_by_reads(object, frame, mem);
         }
         // SAFETY: code of it runs on this thread's stack, see `Guessed`.

@@ -335,7 +335,7 @@ impl RecordedFile {
         let search = |holder: Option<Holder<'static>>| Search {
             path: Path::new(OsStr::from_bytes(name)),
             proof: match &self.id {
-                FileId::BuildId(id) => Proof::BuildId { id, is_lenient: false },
+                FileId::BuildId(id) => Proof::BuildId(id),
                 FileId::Number(number, _) => Proof::File(*number),
                 FileId::Unknown => Proof::None,
             },

@@ -4,12 +4,14 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
 
 use crate::elf::ElfFile;
 use crate::elf::error::Part;
+use crate::files::build_id_cache::MAX_ID;
 use crate::files::debug_servers::DebugServers;
 use crate::files::regular_file;
 use crate::untrusted::escaped;
@@ -106,6 +108,9 @@ impl DebugFiles {
         let mut wrong = None;
         for path in own.into_iter().chain(kept) {
             let Ok(mut file) = regular_file::open(&path) else { continue };
+            if is_mostly_hole(&file) {
+                continue;
+            }
             if checksum(&mut file).is_ok_and(|sum| sum == link.checksum) {
                 match ElfFile::from_file(file) {
                     Ok(file) => return Ok(Some(file)),
@@ -118,9 +123,20 @@ impl DebugFiles {
     }
 }
 
-/// The file with what was stripped off another, from a server.
+/// Whether nearly all of a large file was never written: it is no file of a linker, and reading it may take hours.
+fn is_mostly_hole(file: &File) -> bool {
+    /// The largest that is read whatever it has on the disk.
+    const LARGE: u64 = 1 << 30;
+    /// How many times as large a file may be as what it has there, which some file systems compress.
+    const RATIO: u64 = 64;
+    let Ok(metadata) = file.metadata() else { return true };
+    metadata.len() > LARGE && metadata.blocks().saturating_mul(512 * RATIO) < metadata.len()
+}
+
+/// The file with what was stripped off another, from a server. To the client an id that is longer than any linker's
+/// is an error, which would be taken for the server's.
 fn by_server(servers: &DebugServers, file: &ElfFile) -> Option<ElfFile> {
-    servers.find(&file.build_id().filter(|id| !id.is_empty())?)
+    servers.find(&file.build_id().filter(|id| (1..=MAX_ID).contains(&id.len()))?)
 }
 
 /// What `.gnu_debuglink` says.

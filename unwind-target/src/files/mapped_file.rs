@@ -26,8 +26,8 @@ pub enum Proof<'a> {
     None,
     /// Its number on its device.
     File(FileId),
-    /// What the linker has left in it. One without any is taken if `is_lenient`.
-    BuildId { id: &'a [u8], is_lenient: bool },
+    /// What the linker has left in it.
+    BuildId(&'a [u8]),
 }
 
 /// Where the bytes of a mapped file are looked for: the one place that decides it.
@@ -70,7 +70,7 @@ impl Search<'_> {
     /// [`ModuleError`] if it is gone, another one by now, or no ELF file.
     pub fn open(&self) -> Result<ElfFile, ModuleError> {
         match self.proof {
-            Proof::BuildId { id, is_lenient } => self.by_build_id(id, is_lenient),
+            Proof::BuildId(id) => self.by_build_id(id),
             Proof::File(wanted) => self.by_number(wanted),
             Proof::None => match &self.holder {
                 Some(holder) => {
@@ -90,8 +90,8 @@ impl Search<'_> {
         }
     }
 
-    fn by_build_id(&self, id: &[u8], is_lenient: bool) -> Result<ElfFile, ModuleError> {
-        let is_it = |elf: &ElfFile| elf.build_id().map_or(is_lenient, |own| own == id);
+    fn by_build_id(&self, id: &[u8]) -> Result<ElfFile, ModuleError> {
+        let is_it = |elf: &ElfFile| elf.build_id().as_deref() == Some(id);
         let here = open_elf(self.here());
         if here.as_ref().is_ok_and(is_it) {
             return here;
@@ -99,9 +99,7 @@ impl Search<'_> {
         let of_holder = self.holder.iter().flat_map(|holder| holder.files(self.path));
         let kept = || build_id_cache::open(id).map(Ok);
         for file in of_holder.chain(iter::once_with(kept).flatten()) {
-            // What is kept has to have a build id.
-            let found = open_elf(file).ok();
-            if let Some(found) = found.filter(|found| found.build_id().as_deref() == Some(id)) {
+            if let Some(found) = open_elf(file).ok().filter(is_it) {
                 return Ok(found);
             }
         }

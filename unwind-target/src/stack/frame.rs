@@ -94,11 +94,23 @@ impl From<Origin> for FoundBy {
 }
 
 impl Frame {
-    /// Names a frame by the module that `find` has at an address. Returns what
-    /// is wrong with the module's file, too.
+    /// Names the frames of a stack by the modules that `find` has at addresses. Each comes with what is wrong with
+    /// the module's file.
     #[doc(hidden)]
-    pub fn new<'m>(
+    pub fn of_stack<'m>(
+        frames: &[WalkedFrame],
+        find: impl Fn(u64) -> Option<&'m Module>,
+    ) -> impl Iterator<Item = (Self, Option<String>)> {
+        // A handler returns to a trampoline, whose caller is where the CPU was, and not where a call returns to.
+        let callers = frames.iter().skip(1).map(Some).chain([None]);
+        let is_interrupted = |frame: &WalkedFrame| frame.pc.is_exact();
+        let each = frames.iter().zip(callers);
+        each.map(move |(frame, caller)| Self::new(frame, caller.is_some_and(is_interrupted), &find))
+    }
+
+    fn new<'m>(
         frame: &WalkedFrame,
+        is_trampoline: bool,
         find: impl Fn(u64) -> Option<&'m Module>,
     ) -> (Self, Option<String>) {
         let mut named = Self {
@@ -114,11 +126,12 @@ impl Frame {
         };
         // A handler returns to the first byte of its trampoline, which was not
         // called.
-        let Some(module) = find(named.lookup()).or_else(|| find(named.pc)) else {
+        let at_pc = || if is_trampoline { find(named.pc) } else { None };
+        let Some(module) = find(named.lookup()).or_else(at_pc) else {
             return (named, None);
         };
         let (pc, lookup) = (named.pc, named.lookup());
-        let trouble = named.symbol.name(module, pc, lookup).err();
+        let trouble = named.symbol.name(module, pc, lookup, is_trampoline).err();
         (named, trouble)
     }
 

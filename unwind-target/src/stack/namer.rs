@@ -38,19 +38,24 @@ impl<'t> Namer<'t> {
         Self { modules, mappings, naming, told, room, troubles }
     }
 
-    /// A frame with its names.
-    pub(super) fn frame(&mut self, frame: &WalkedFrame) -> Frame {
-        let (mut named, trouble) = Frame::new(frame, |addr| self.modules.find(addr));
-        let (pc, lookup) = (named.pc, named.lookup());
-        self.complete(&mut named.symbol, trouble, pc, lookup);
+    /// The frames of a stack with their names.
+    pub(super) fn frames(&mut self, frames: &[WalkedFrame]) -> Vec<Frame> {
+        let modules = self.modules;
+        let named = Frame::of_stack(frames, |addr| modules.find(addr));
         named
+            .map(|(mut frame, trouble)| {
+                let (pc, lookup) = (frame.pc, frame.lookup());
+                self.complete(&mut frame.symbol, trouble, pc, lookup);
+                frame
+            })
+            .collect()
     }
 
     /// What an address is called by the code at `lookup`.
     pub(super) fn address(&mut self, addr: u64, lookup: u64) -> Symbol {
         let mut symbol = Symbol::default();
         let module = self.modules.find(lookup);
-        let trouble = module.and_then(|module| symbol.name(module, addr, lookup).err());
+        let trouble = module.and_then(|module| symbol.name(module, addr, lookup, false).err());
         self.complete(&mut symbol, trouble, addr, lookup);
         symbol
     }

@@ -81,7 +81,7 @@ impl Stacks {
             .iter()
             .zip(stacks)
             .map(|(thread, stack)| {
-                let frames = stack.frames.iter().map(|frame| namer.frame(frame)).collect();
+                let frames = namer.frames(&stack.frames);
                 let mut named = ThreadStack::new(thread, stack.mode, frames, stack.end);
                 if method != Method::Fp {
                     named.add_missing_table(&target.modules, method);

@@ -76,12 +76,19 @@ pub struct Inlined {
 }
 
 impl Symbol {
-    /// What the code at an address is called by its file.
+    /// What the code at an address is called by its file. A trampoline is named by its first byte, where nothing
+    /// has the one before.
     ///
     /// # Errors
     ///
     /// What is wrong with the file; what the symbol has up to then holds.
-    pub(super) fn name(&mut self, module: &Module, pc: u64, lookup: u64) -> Result<(), String> {
+    pub(super) fn name(
+        &mut self,
+        module: &Module,
+        pc: u64,
+        lookup: u64,
+        is_trampoline: bool,
+    ) -> Result<(), String> {
         self.object = Some(module.path.as_path().into());
         let image = module.image().map_err(|error| error.to_string())?;
         let object_pc = pc.wrapping_sub(image.bias);
@@ -89,7 +96,9 @@ impl Symbol {
         let find = |addr| image.function(addr).map_err(|error| error.to_string());
         let function = match find(lookup)? {
             Some(function) => Some(function),
-            None => find(pc)?,
+            // After a call another function may begin.
+            None if is_trampoline => find(pc)?,
+            None => None,
         };
         if let Some(function) = function {
             self.function_offset = Some(object_pc.wrapping_sub(function.start));

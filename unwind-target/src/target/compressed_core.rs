@@ -29,10 +29,25 @@ const WINDOW: u64 = 128 << 20;
 /// How a frame of zstd begins.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
+/// How what is no frame of data begins, in which some programs have places: the lowest four bits are any.
+const SKIPPED: u32 = 0x184d_2a50;
+
 /// Whether a file is compressed by zstd.
 pub(crate) fn is_compressed(file: &File) -> bool {
     let mut start = [0; 4];
-    file.read_exact_at(&mut start, 0).is_ok() && start == MAGIC
+    file.read_exact_at(&mut start, 0).is_ok() && (start == MAGIC || is_skipped(start))
+}
+
+fn is_skipped(start: [u8; 4]) -> bool {
+    u32::from_le_bytes(start) & !0xf == SKIPPED
+}
+
+/// How long what is no frame of data is that begins at a place, its head of 8 bytes included.
+fn skipped_len(file: &File, at: u64) -> Option<u64> {
+    let mut head = [0; 8];
+    file.read_exact_at(&mut head, at).ok()?;
+    let [a, b, c, d, len @ ..] = head;
+    is_skipped([a, b, c, d]).then(|| u64::from(u32::from_le_bytes(len)).saturating_add(8))
 }
 
 /// How many bytes a compressed core file stands for, if it is one.
@@ -61,7 +76,15 @@ pub(crate) fn decompress(file: &File) -> Result<File, CompressedError> {
     let mut at = 0_u64;
     let mut block = vec![0; 64 << 10];
     // Compressors that use several CPUs write several frames.
-    while source.stream_position()? < len {
+    loop {
+        let from = source.stream_position()?;
+        if from >= len {
+            break;
+        }
+        if let Some(skipped) = skipped_len(file, from) {
+            source.seek(SeekFrom::Start(from.saturating_add(skipped)))?;
+            continue;
+        }
         let frame = StreamingDecoder::new_with_decoder(&mut source, &mut decoder);
         let mut frame = frame.map_err(|_| CompressedError::Damaged)?;
         loop {

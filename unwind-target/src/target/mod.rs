@@ -290,7 +290,7 @@ impl Target {
     ) -> Result<Self, TargetError> {
         let open = |file: &Path, id: Option<&[u8]>| {
             // Files of a machine whose linkers leave none are taken by their names.
-            let proof = id.map_or(Proof::None, |id| Proof::BuildId { id, is_lenient: true });
+            let proof = id.map_or(Proof::None, Proof::BuildId);
             let (is_deleted, not_after, holder) = (false, None, None);
             Search { path: file, proof, is_deleted, not_after, holder, sysroot }.open()
         };
@@ -330,7 +330,7 @@ impl Target {
             let file = open_program(program)?;
             let old_path = notes.replace_program(program, &file);
             let id = old_path.and_then(|path| build_ids.remove(&path));
-            if id.is_some() && file.build_id().is_some() && id != file.build_id() {
+            if id.is_some() && id != file.build_id() {
                 return Err(TargetError::WrongProgram {
                     core: path.into(),
                     program: program.into(),

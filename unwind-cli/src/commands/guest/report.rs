@@ -166,8 +166,8 @@ fn named(
 ) -> (Option<&'static str>, Vec<Frame>, StackEnd) {
     let is_wide = part.code == CodeKind::X86_64;
     let mut names = part.names.into_iter();
-    let frames = part.frames.iter().map(|frame| {
-        let (mut report, trouble) = Frame::new(frame, |addr| files.find(is_wide, addr));
+    let named = Frame::of_stack(&part.frames, |addr| files.find(is_wide, addr));
+    let frames = named.map(|(mut report, trouble)| {
         troubles.extend(trouble);
         if let Some(name) = names.next().flatten() {
             let (pc, symbol) = (report.pc, &mut report.symbol);

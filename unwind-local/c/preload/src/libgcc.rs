@@ -45,7 +45,8 @@ impl Function {
         if found.is_null() { self.find() } else { found }
     }
 
-    /// What it returns; zero if there is none, as there are no contexts then.
+    /// What it returns. The library needs libgcc, so there is one; without one there are no contexts, and zero is
+    /// any answer.
     ///
     /// # Safety
     ///

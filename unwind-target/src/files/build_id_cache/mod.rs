@@ -30,7 +30,7 @@ const KALLSYMS: &str = "kallsyms";
 const LINKS: &str = ".build-id";
 
 /// The longest build id that is looked for, in bytes. Those of linkers have 8 to 32.
-const MAX_ID: usize = 64;
+pub(super) const MAX_ID: usize = 64;
 
 /// The file with a build id, if one is kept. Whether it has that build id is for the caller to see:
 /// it may be a link to a file that was changed since.
