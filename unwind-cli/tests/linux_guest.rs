@@ -24,6 +24,9 @@ use test_support::tool;
 
 use archive::Archive;
 
+/// How often the guest is looked at in each way.
+const SAMPLES: u32 = 30;
+
 /// What the program calls, outermost first.
 const CHAIN: [&str; 5] = ["_start", "main", "work", "outer", "mid"];
 
@@ -129,8 +132,8 @@ impl Guest {
     }
 
     /// Stacks, outermost frame first, each with how often it was seen.
-    fn profile(&self, files: &[&str], samples: u32) -> Vec<(Vec<String>, u32)> {
-        let samples = samples.to_string();
+    fn profile(&self, files: &[&str]) -> Vec<(Vec<String>, u32)> {
+        let samples = SAMPLES.to_string();
         let folded = self.look(&[&["--hz", "5", "--sample", &samples], files].concat());
         let stacks = folded.lines().map(|line| {
             let (stack, count) = line.rsplit_once(' ').unwrap();
@@ -151,10 +154,10 @@ impl Guest {
     }
 }
 
-/// Holds samples of each vCPU against what the program does; `files` are given to the command.
-fn check(guest: &Guest, files: &[&str], samples: u32) {
+/// Holds stacks against what the program does; `files` are given to the command.
+fn check(guest: &Guest, files: &[&str]) {
     let (mut stacks, mut entered, mut complete) = (0, 0, 0);
-    for (stack, count) in guest.profile(files, samples) {
+    for (stack, count) in guest.profile(files) {
         stacks += count;
         if stack[1] == "[incomplete]" {
             continue;
@@ -174,10 +177,10 @@ fn check(guest: &Guest, files: &[&str], samples: u32) {
             assert_eq!(unnamed, None, "{stack:?}");
         }
     }
-    assert_eq!(stacks, 2 * samples);
+    assert_eq!(stacks, 2 * SAMPLES);
     // The others are at the kernel's entry, which has saved no registers there, where an emulator
     // stops often.
-    assert!(entered > samples / 2, "{entered} of {stacks}");
+    assert!(entered > SAMPLES / 2, "{entered} of {stacks}");
     assert!(complete * 3 > stacks * 2, "{complete} of {stacks}");
 }
 
@@ -292,7 +295,7 @@ fn check_tasks(guest: &Guest) {
     let tasks = guest.tasks();
     assert_eq!(tasks.len(), 2, "{}", guest.console());
     let mut seen = 0;
-    for _ in 0..5 {
+    for _ in 0..8 {
         let report: Value = serde_json::from_str(&guest.look(&["--json"])).unwrap();
         assert_eq!(report["warnings"], json!([]));
         for vcpu in report["vcpus"].as_array().unwrap() {
@@ -309,18 +312,18 @@ fn check_tasks(guest: &Guest) {
             seen += u32::from(is_known);
         }
     }
-    assert!(seen > 3, "{seen}");
+    assert!(seen > 6, "{seen}");
 }
 
 #[test]
 fn a_stock_kernels_stack_leads_to_the_user_code_that_has_entered_it() {
     let Some(guest) = Guest::boot() else { return };
-    check(&guest, &[], 30);
+    check(&guest, &[]);
     check_tasks(&guest);
     let ram = guest.directory.join("ram");
     let files = [&ram, &guest.kernel, &guest.program].map(|path| path.to_str().unwrap());
     let [ram, kernel, program] = files;
-    check(&guest, &["--mem", ram, "--symbols", kernel, "--symbols", program], 15);
+    check(&guest, &["--mem", ram, "--symbols", kernel, "--symbols", program]);
     check_recording(&guest, &[]);
     check_recording(&guest, &[&guest.kernel, &guest.program]);
     a_dump_and_a_stub_have_the_same_stacks(&guest);
