@@ -217,7 +217,7 @@ fn what_is_not_asked_after_a_guess_is_found_by_later_walks() {
     let _alone = alone();
     let plain = Made::new(&by_stack_pointer(0x18));
     let _told = plain.tell(CodeTable::Sframe(plain.sframe(0x18))).unwrap();
-    // push rbp; mov rbp, rsp; mov rax, walk; call rax; pop rbp; ret: of this nobody tells.
+    // push rbp; mov rbp, rsp; mov rax, walk; call rax; pop rbp; ret: this is not told.
     let walk_at = (walk as extern "C" fn() as usize).to_le_bytes();
     let untold = [&[0x55, 0x48, 0x89, 0xe5, 0x48, 0xb8][..], &walk_at, &[0xff, 0xd0, 0x5d, 0xc3]];
     let untold = Made::new(&untold.concat());

@@ -37,7 +37,7 @@ static void session_free(struct session *of)
 	kvfree(of);
 }
 
-/* Whether an event's count is one of the CPU's events. Others may be of its clock, by more than one type. */
+/* Whether it counts what the CPU does. A period of another type may be a time: clocks have types of their own, too. */
 static bool is_of_hardware(u32 type)
 {
 	return type == PERF_TYPE_HARDWARE || type == PERF_TYPE_HW_CACHE || type == PERF_TYPE_RAW;

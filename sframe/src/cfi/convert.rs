@@ -82,8 +82,9 @@ pub(super) struct Known<'a> {
     cie: Result<(Cie<'a>, Rules), CfiError>,
     /// The states that its FDEs may restore. No compiler leaves any.
     remembered: Vec<Rules>,
-    /// Whether it may have a rule of [rbx](crate::compact), or the ABI has none. No compiler makes any.
-    pub(super) says_rbx: bool,
+    /// Whether its FDEs begin with the caller's [rbx](crate::compact) unchanged, as those of all compilers do
+    /// on an ABI that has it.
+    pub(super) keeps_rbx: bool,
 }
 
 impl<'a> Known<'a> {
@@ -362,8 +363,8 @@ impl<'a> CfiConverter<'a> {
         remembered.extend_from_slice(states.as_slice());
         let is_x86 = matches!(self.entries.abi(), CfiAbi::X86_64 | CfiAbi::Ia32);
         let named = cie.as_ref().is_ok_and(|(cie, _)| cie.may_name(rbx::REGISTER));
-        let says_rbx = !is_x86 || named || !remembered.is_empty();
-        Ok(Known { at, cie, remembered, says_rbx })
+        let keeps_rbx = is_x86 && !named && remembered.is_empty();
+        Ok(Known { at, cie, remembered, keeps_rbx })
     }
 }
 

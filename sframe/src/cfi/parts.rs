@@ -1,7 +1,7 @@
 //! Entries become the parts of their code, each with what holds there.
 
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::{iter::Peekable, ops::Range, slice::Iter};
 
 use unwind_cfi::{CfiError, Fde, NoRow, Rows, States};
 use unwind_core::{CfaLoads, Row};
@@ -58,6 +58,30 @@ impl Parts {
     }
 }
 
+/// Where the caller's rbx is, by ascending addresses.
+struct RbxPlaces<'p> {
+    rest: Peekable<Iter<'p, (u32, Rbx)>>,
+    /// Where the code starts.
+    start: u64,
+    now: Rbx,
+}
+
+impl<'p> RbxPlaces<'p> {
+    fn new(places: &'p [(u32, Rbx)], start: u64) -> Self {
+        Self { rest: places.iter().peekable(), start, now: Rbx::UNKNOWN }
+    }
+
+    /// Where it is at an address, and up to which other one, `end` at most.
+    fn at(&mut self, addr: u64, end: u64) -> (Rbx, u64) {
+        let start = self.start;
+        let begins = |&&(at, _): &&(u32, Rbx)| start.saturating_add(at.into());
+        while let Some((_, rbx)) = self.rest.next_if(|place| begins(place) <= addr) {
+            self.now = *rbx;
+        }
+        (self.now, self.rest.peek().map_or(end, |place| begins(place).min(end)))
+    }
+}
+
 fn push<T>(list: &mut Vec<T>, item: T) -> Result<(), WriteError> {
     if list.len() == list.capacity() {
         list.try_reserve(1)?;
@@ -99,8 +123,7 @@ impl CfiConverter<'_> {
         self.code = Some(start..end);
         let mut eh_returns = self.eh_returns.ranges().iter().peekable();
         let mut rest = parts.held.iter().peekable();
-        let mut rbx_rest = parts.rbx.iter().peekable();
-        let mut rbx = Rbx::UNKNOWN;
+        let mut places = RbxPlaces::new(&parts.rbx, start);
         while let Some(&(at, held)) = rest.next() {
             let next = rest.peek().map_or(end, |(next, _)| start.saturating_add((*next).into()));
             let part = start.saturating_add(at.into())..next.min(end);
@@ -113,11 +136,7 @@ impl CfiConverter<'_> {
             let held = if is_eh_return { held.with_eh_return() } else { held };
             let mut from = part.start;
             loop {
-                let place = |at: u32| start.saturating_add(at.into());
-                while let Some((_, next)) = rbx_rest.next_if(|(at, _)| place(*at) <= from) {
-                    rbx = *next;
-                }
-                let next = rbx_rest.peek().map_or(part.end, |(at, _)| place(*at).min(part.end));
+                let (rbx, next) = places.at(from, part.end);
                 // What has no row is counted once.
                 let up_to = if matches!(held, Held::No(_)) { part.end } else { next };
                 each(from..up_to, held, rbx)?;
@@ -142,7 +161,7 @@ impl CfiConverter<'_> {
         let opened = Known::of(known, fde).and_then(|(cie, initial, remembered)| {
             Ok((cie, initial, remembered, self.entries.body(fde, cie)?))
         });
-        let is_rbx_known = known.is_some_and(|known| !known.says_rbx);
+        let keeps_rbx = known.is_some_and(|known| known.keeps_rbx);
         let (cie, initial, remembered, body) = match opened {
             Ok(opened) => opened,
             Err(reason) => return Ok(Err(reason)),
@@ -162,7 +181,7 @@ impl CfiConverter<'_> {
             push(&mut parts.held, (at, Held::of(&rows)))?;
         }
         self.eh_returns.end(end);
-        if is_rbx_known {
+        if keeps_rbx {
             let entries = self.entries.keeping(rbx::REGISTER);
             let initial = initial.without_kept();
             push(&mut parts.rbx, (0, Rbx::SAME_VALUE))?;

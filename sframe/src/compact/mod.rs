@@ -36,7 +36,8 @@
 //! | 2 | | offset of the frame pointer; offset of the return address |
 //!
 //! Offsets and addends are signed, in bytes; `sp` and `fp` are the frame's own. What a rule does not
-//! use is 0. Only call frame information tells of register 3. In an outermost frame all but the kind is, and in one of a
+//! use is 0, and what it says of register 3 is 0 where it is not made of call frame information. In an
+//! outermost frame all but the kind is, and in one of a
 //! [signal context](crate::Row::signal_context) all but the kind and the flags: the caller's
 //! registers are where the kernel saved them.
 //!

@@ -177,8 +177,8 @@ impl Rule {
         Self(bytes)
     }
 
-    /// The same where the caller's rbx is found so. A rule of no frame that may be a callee's does not say it, nor
-    /// one whose CFA is found from a register.
+    /// The same where the caller's rbx is found so. An outermost frame, a signal context and a rule whose CFA is
+    /// found from a register do not say it.
     pub(crate) fn with_rbx(mut self, rbx: Rbx) -> Self {
         match &mut self.0 {
             [kind::ORDINARY, base, _, _, place, ..] if *base != base::REGISTER => *place = rbx.0,

@@ -179,8 +179,8 @@ impl<'a> CompactTable<'a> {
     }
 
     /// Where the caller's value of DWARF's register 3 is, x86's `rbx` and `ebx`, in a frame at an address;
-    /// `None` if that is not known. A walk that meets a CFA which is [found from it](unwind_core::BaseReg::Reg) needs the rules
-    /// of all frames before.
+    /// `None` if that is not known. A walk that meets a CFA which is
+    /// [found from it](unwind_core::BaseReg::Reg) needs the rules of all frames before.
     #[must_use]
     pub fn rbx(&self, addr: u64) -> Option<RegRule> {
         self.find(addr)?.rbx().rule()

@@ -1,10 +1,10 @@
 //! Call frame information that tables of SFrame do not have.
 
 use sframe::{CfiAbi, CfiSection, CompactBuilder, CompactOmissionReason as Reason, CompactTable};
-use testdata::{CfiBuilder, Cie};
+use testdata::CfiBuilder;
 use unwind_core::{Addend, BaseReg, CfaRule, RegRule, Row};
 
-use crate::{SAVED, sp};
+use crate::{SAVED, cie, sp};
 
 const DEF_CFA_EXPRESSION: u8 = 0x0f;
 /// `*(rsp + 8) + 16`.
@@ -16,13 +16,7 @@ const PLT: [u8; 13] =
 /// The rows of one FDE, and what is lost of it.
 fn table(abi: CfiAbi, start: u64, len: u64, instructions: &[u8]) -> (Vec<u8>, Vec<(Reason, u64)>) {
     let mut cfi = CfiBuilder::eh_frame(0x10_0000);
-    let cie = match abi {
-        CfiAbi::Ia32 => {
-            Cie { data_align: -4, ra: 8, instructions: vec![0x0c, 4, 4, 0x88, 1], ..Cie::amd64() }
-        }
-        _ => Cie::amd64(),
-    };
-    let cie = cfi.cie(&cie);
+    let cie = cfi.cie(&cie(abi));
     cfi.fde(cie, start, len, instructions);
     let mut builder = CompactBuilder::new();
     let report = builder.add_cfi(CfiSection::eh_frame(cfi.build(), 0x10_0000), abi).unwrap();

@@ -7,6 +7,7 @@ use sframe::{CfiAbi, CfiSection, CompactBuilder, CompactTable};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::RegRule;
 
+use crate::cie;
 use crate::program::{Program, files};
 
 const SECTION: u64 = 0x10_0000;
@@ -14,15 +15,10 @@ const PC: u64 = 0x1000;
 
 /// The rules at the first bytes of an FDE's code.
 fn rules(abi: CfiAbi, of_cie: &[u8], instructions: &[u8]) -> Vec<Option<RegRule>> {
-    let plain = match abi {
-        CfiAbi::Ia32 => {
-            Cie { data_align: -4, ra: 8, instructions: vec![0x0c, 4, 4, 0x88, 1], ..Cie::amd64() }
-        }
-        _ => Cie::amd64(),
-    };
     let mut cfi = CfiBuilder::eh_frame(SECTION);
-    let instructions_of_cie = [&plain.instructions, of_cie].concat();
-    let cie = cfi.cie(&Cie { instructions: instructions_of_cie, ..plain });
+    let plain = cie(abi);
+    let all = [&plain.instructions, of_cie].concat();
+    let cie = cfi.cie(&Cie { instructions: all, ..plain });
     cfi.fde(cie, PC, 0x10, instructions);
     let mut builder = CompactBuilder::new();
     builder.add_cfi(CfiSection::eh_frame(cfi.build(), SECTION), abi).unwrap();

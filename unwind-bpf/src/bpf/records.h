@@ -13,7 +13,8 @@
 #define MAX_INTERPRETERS 64
 #define PIECES 512
 
-// A file with code: another one if its contents are changed where they are. One without an inode is the kernel's own code for user programs (vDSO).
+// A file with code: another one if its contents are changed where they are. One without an inode is the
+// kernel's own code for user programs (vDSO).
 struct file_key {
 	u64 inode, size;
 	u64 changed; // ns, 0 if that is not told

@@ -146,16 +146,14 @@ fn a_program_whose_pages_are_all_executable_has_names_and_tables() {
     let mut bytes = fs::read(&program).unwrap();
     let half = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (first, size, count) = (half(0x1c), half(0x2a), half(0x2c));
-    let headers = (0..count).map(|number| first + number * size);
-    let of_stack =
-        headers.into_iter().find(|&at| bytes[at..].starts_with(&0x6474_e551_u32.to_le_bytes()));
+    let mut headers = (0..count).map(|number| first + number * size);
+    let of_stack = headers.find(|&at| bytes[at..].starts_with(&0x6474_e551_u32.to_le_bytes()));
     bytes[of_stack.unwrap()..][..4].fill(0);
     fs::write(&program, bytes).unwrap();
     let target = Target::start(&program, &[]);
     target.wait_for_state("S");
     let maps = fs::read_to_string(format!("/proc/{}/maps", target.id())).unwrap();
-    let of_program = maps.lines().filter(|line| line.ends_with("/program"));
-    let first = of_program.clone().next().unwrap();
+    let first = maps.lines().find(|line| line.ends_with("/program")).unwrap();
     if !first.contains(" r-xp 00000000 ") {
         return skip("this kernel gives such a program no executable data");
     }

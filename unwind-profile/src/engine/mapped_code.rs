@@ -2,7 +2,7 @@
 
 use unwind_perf::record::{Endian, EventFormat, Mapping, Record, RecordType};
 
-use crate::engine::StoredRecord;
+use crate::engine::{StoredRecord, bytes_of};
 
 /// Hands on what a record says of a file with code that a process has mapped, if it does.
 pub(crate) fn with_mapped_code(
@@ -13,8 +13,7 @@ pub(crate) fn with_mapped_code(
     if record.header().kind != RecordType::MMAP2 {
         return;
     }
-    let mut bytes = vec![0; record.header().size.into()];
-    record.copy(0, &mut bytes);
+    let bytes = bytes_of(record);
     let record = Record::parse(&bytes, Endian::NATIVE);
     if let Ok(mapping) = record.and_then(|record| Mapping::decode(&record, format))
         && mapping.executable

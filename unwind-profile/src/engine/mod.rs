@@ -114,6 +114,13 @@ pub trait StoredRecord {
     fn copy(&self, from: usize, out: &mut [u8]);
 }
 
+/// All bytes of a record.
+pub(crate) fn bytes_of(record: &dyn StoredRecord) -> Vec<u8> {
+    let mut bytes = vec![0; record.header().size.into()];
+    record.copy(0, &mut bytes);
+    bytes
+}
+
 impl StoredRecord for RingRecord<'_> {
     fn header(&self) -> RecordHeader {
         self.header()

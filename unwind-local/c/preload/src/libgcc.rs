@@ -18,7 +18,7 @@ pub(crate) static GET_REGION_START: Function = Function::new(c"_Unwind_GetRegion
 pub(crate) static GET_LANGUAGE_SPECIFIC_DATA: Function =
     Function::new(c"_Unwind_GetLanguageSpecificData");
 
-/// Looks for all of them, where a program has libgcc already. Not for handlers.
+/// Looks for all of them in libgcc, which the library needs. Not for handlers.
 pub(crate) fn find() {
     for function in
         [&GET_IP, &GET_IP_INFO, &GET_CFA, &GET_REGION_START, &GET_LANGUAGE_SPECIFIC_DATA]
@@ -39,14 +39,13 @@ impl Function {
         found
     }
 
-    /// The function. A library with libgcc may have been loaded since the last look.
+    /// The function. Others may be called before this library has looked.
     fn get(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Relaxed);
         if found.is_null() { self.find() } else { found }
     }
 
-    /// What it returns. The library needs libgcc, so there is one; without one there are no contexts, and zero is
-    /// any answer.
+    /// What it returns; zero in a libgcc without it.
     ///
     /// # Safety
     ///

@@ -11,10 +11,11 @@ mod tables;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use unwind_bpf::{Attached, Counts, Limits, Walker};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{Attr, AttrFlags, Endian, RecordHeader, RecordType, SampleType};
+use unwind_target::clock::nanoseconds;
 
 use crate::engine::attrs::REGISTERS;
 use crate::engine::bpf_engine::records::Records;
@@ -94,18 +95,12 @@ impl BpfEngine {
             Ok(walker.attach(event, number).map_err(BpfError::Attach)?)
         };
         let (perf, attached) = PerfEngine::open_each(&without_samples(sampling), attach)?;
-        let begun = monotonic_now();
+        let begun = nanoseconds(ClockId::Monotonic).unwrap_or(0);
         let events: Vec<SampledEvent> = perf.events().into_iter().map(told).collect();
         let records = Records::new(events.clone());
         let tables = Tables::start(&walker, records.pythons()).map_err(BpfError::Tables)?;
         Ok(Self { attached, perf, walker, tables, records, events, begun, missed: 0 })
     }
-}
-
-/// The monotonic clock, in ns.
-fn monotonic_now() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What the events are opened for: their own rings have no samples, which need the most room.

@@ -8,7 +8,7 @@ use unwind_perf::record::{
 
 use crate::engine::attrs::REGISTERS;
 use crate::engine::bpf_engine::interpreted::{Interpreted, Pythons};
-use crate::engine::{SampledEvent, StoredRecord};
+use crate::engine::{SampledEvent, StoredRecord, bytes_of};
 use crate::recording::code_names::CodeNames;
 use crate::recording::told_stack::ToldStack;
 
@@ -55,8 +55,7 @@ impl Records {
 
     /// When a sample in a ring of the kernel's own was taken, in ns of the monotonic clock.
     pub(super) fn time_of(&self, record: &dyn StoredRecord) -> Option<u64> {
-        let mut bytes = vec![0; record.header().size.into()];
-        record.copy(0, &mut bytes);
+        let bytes = bytes_of(record);
         let record = record::Record::parse(&bytes, Endian::NATIVE).ok()?;
         PerfSample::decode(&record, self.format).ok()?.time
     }
