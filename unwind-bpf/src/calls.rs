@@ -2,11 +2,38 @@
 
 use crate::head::{Cookie, End, Fields, Origin};
 
-/// Where an interpreter has what the program reads. Addresses are those of its file, all else offsets in
+/// An interpreter whose calls are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interpreter {
+    /// Its calls are in a list of the thread.
+    CPython(CPython),
+    /// Its calls are native frames.
+    V8(V8),
+}
+
+/// Where V8 has what the program reads. Slots of a frame are bytes below its frame pointer, all else offsets in
+/// objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their meaning is in bpf/v8.h, where they are used")]
+pub struct V8 {
+    pub builtins: (u64, u64),
+    pub marker: u32,
+    pub function: u32,
+    pub bytecode: u32,
+    pub bytecode_offset: u32,
+    pub shared: u32,
+    pub name: u32,
+    pub script: u32,
+    pub instance_type: u32,
+    pub shared_type: u32,
+    pub bytecode_type: u32,
+}
+
+/// Where CPython has what the program reads. Addresses are those of its file, all else offsets in
 /// structures; what is not there is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their meaning is in bpf/calls.h, where they are used")]
-pub struct Interpreter {
+pub struct CPython {
     pub runtime: u64,
     pub code: (u64, u64),
     pub first_interpreter: u32,
@@ -30,10 +57,47 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
+    /// Beside its place, where that is said of a file.
+    const IS_V8: u32 = 1 << 31;
+
+    /// What files with it, which has this place among all, say of it.
+    pub(crate) const fn number(&self, place: u32) -> u32 {
+        let kind = if matches!(self, Self::V8(_)) { Self::IS_V8 } else { 0 };
+        place.saturating_add(1) | kind
+    }
+
     /// As the program has it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let words = [self.runtime, self.code.0, self.code.1];
-        let halves = [
+        let (words, python, v8) = match self {
+            Self::CPython(it) => ([it.runtime, it.code.0, it.code.1], it.halves(), [0; 10]),
+            Self::V8(it) => ([0, it.builtins.0, it.builtins.1], [0; 18], it.halves()),
+        };
+        let words = words.iter().flat_map(|word| word.to_ne_bytes());
+        let halves = python.iter().chain(&v8).flat_map(|half| half.to_ne_bytes());
+        words.chain(halves).collect()
+    }
+}
+
+impl V8 {
+    const fn halves(&self) -> [u32; 10] {
+        [
+            self.marker,
+            self.function,
+            self.bytecode,
+            self.bytecode_offset,
+            self.shared,
+            self.name,
+            self.script,
+            self.instance_type,
+            self.shared_type,
+            self.bytecode_type,
+        ]
+    }
+}
+
+impl CPython {
+    const fn halves(&self) -> [u32; 18] {
+        [
             self.first_interpreter,
             self.next_interpreter,
             self.first_thread,
@@ -52,9 +116,7 @@ impl Interpreter {
             self.identity,
             self.identity_words,
             self.hash,
-        ];
-        let words = words.iter().flat_map(|word| word.to_ne_bytes());
-        words.chain(halves.iter().flat_map(|half| half.to_ne_bytes())).collect()
+        ]
     }
 }
 
@@ -154,11 +216,10 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// What the program makes of the words that tell a code object from another one: where its texts are, and the hash
-/// of its name.
+/// What the program makes of the words that tell a code object or a frame from another one.
 #[must_use]
-pub fn identity_of(words: [u64; 5]) -> u64 {
-    words.into_iter().fold(0_u64, |sum, word| {
+pub fn identity_of(words: &[u64]) -> u64 {
+    words.iter().fold(0_u64, |sum, &word| {
         let sum = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         sum ^ sum >> 29
     })

@@ -8,13 +8,14 @@
 //! it there: a [`Stack`] with the same cookie comes later. All samples of one entry into the kernel share
 //! it.
 //!
-//! The walk knows tables alone: [images](Tables::install) in the format of `unwind-sframe`'s module
+//! The walk knows tables: [images](Tables::install) in the format of `unwind-sframe`'s module
 //! `compact`, which are installed by [file](FileKey), whatever processes have it mapped. It asks for those
 //! that it [wants](Wanted). Where tables do not say what the caller is, and until they are there, the
 //! registers and the stack are [copied](StackCopy), for a walk outside.
 //!
 //! Of a file with an [`Interpreter`] it reads what that has of the thread's own [`Calls`] where the evaluator is on
-//! the stack: at the same moment, as words whose meaning is told outside.
+//! the stack: at the same moment, as words whose meaning is told outside. Through code of V8, of which no table tells, it
+//! steps by frame pointers.
 //!
 //! Needed: Linux 6.4 on x86-64 with BTF (`/sys/kernel/btf/vmlinux`), and the capabilities `CAP_BPF` and
 //! `CAP_PERFMON`. Before 6.18 the kernel calls no program in a task: all stacks are walked at once, and
@@ -35,7 +36,7 @@ mod ring;
 mod tables;
 mod walker;
 
-pub use calls::{Calls, Interpreter, Piece, Pieces, identity_of};
+pub use calls::{CPython, Calls, Interpreter, Piece, Pieces, V8, identity_of};
 pub use head::{Cookie, End, Origin};
 pub use program::{LoadStep, is_deferring_kernel};
 pub use record::{FileKey, Pcs, Record, Registers, Sample, Stack, StackCopy, Wanted};

@@ -128,13 +128,13 @@ impl Tables {
             .act(Command::MAP_UPDATE)
     }
 
-    /// Has calls of an interpreter read. Returns its place plus one. Where the kernel has no room for it, walks that
+    /// Has calls of an interpreter read. Returns what files with it say. Where the kernel has no room for it, walks that
     /// come there find none at its place, and tell that calls may be missing.
     fn install_interpreter(&self, place: u32, interpreter: &Interpreter) -> u32 {
         let (key, value) = (place.to_ne_bytes(), interpreter.bytes());
         let attr = Attr::new().fd(0, self.interpreters.as_fd()).bytes(8, &key).bytes(16, &value);
         let _ = attr.act(Command::MAP_UPDATE);
-        place.saturating_add(1)
+        interpreter.number(place)
     }
 
     /// Puts an image into a map of its own. Returns its place.

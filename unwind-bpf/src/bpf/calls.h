@@ -11,8 +11,9 @@
 #define THREADS 1024
 // Bytes of a call that are read at most.
 #define CALL_BYTES 112
-// The place of no interpreter.
+// The places of no interpreter, and of more than one.
 #define NO_INTERPRETER (~0u)
+#define TWO_INTERPRETERS (~1u)
 
 // An interpreter's layout: addresses are those of its file, all else offsets.
 struct interpreter {
@@ -24,6 +25,9 @@ struct interpreter {
 	u32 call_bytes, previous, code, place, mark;
 	u32 entry; // marks from this on are of no code
 	u32 identity, identity_words, hash;
+	// Of V8: slots of a frame below its frame pointer, and what those have.
+	u32 marker, function, bytecode, bytecode_offset;
+	u32 shared, name, script, instance_type, shared_type, bytecode_type;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -34,12 +38,20 @@ struct {
 
 struct calls {
 	u64 scratch[CALL_BYTES / 8 + 2];
+	u32 is_v8;
+	u32 is_unproven; // the innermost frame may be another one
+	u32 is_handled; // the frame before was the innermost, and a builtin function
+	u32 unused;
+	u64 closure; // what a function of V8 that begins has in rdi
 	struct calls_record record;
 };
 
-static __always_inline void begin_calls(struct calls *calls)
+static __always_inline void begin_calls(struct calls *calls, const u64 *registers)
 {
+	calls->closure = registers[DI];
+	calls->is_v8 = calls->is_unproven = calls->is_handled = 0;
 	calls->record.interpreter = NO_INTERPRETER;
+	calls->record.thread = calls->record.first = calls->record.bias = 0;
 	calls->record.evaluators = 0;
 	calls->record.records = 0;
 	calls->record.head.count = 0;
@@ -63,8 +75,10 @@ __noinline int note_frame(struct walk *w, struct calls *calls, u32 at, u64 sp)
 		calls->record.bias = w->module.bias;
 	} else if (calls->record.interpreter != key) {
 		// Which of two has which calls is not known.
-		calls->record.interpreter = MAX_INTERPRETERS;
+		calls->record.interpreter = TWO_INTERPRETERS;
 	}
+	if (calls->is_v8)
+		return 0;
 	interpreter = bpf_map_lookup_elem(&interpreters, &key);
 	if (!interpreter || pc - interpreter->from >= interpreter->to - interpreter->from)
 		return 0;

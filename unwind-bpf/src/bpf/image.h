@@ -26,6 +26,8 @@ struct module {
 	u32 image;
 	u32 interpreter; // its place plus one, 0 of code that is none's
 };
+// Beside the place of an interpreter: its calls are read frame by frame.
+#define IS_V8 0x80000000
 
 struct rule {
 	u64 kinds, cfa, offsets;

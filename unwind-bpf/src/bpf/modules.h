@@ -17,7 +17,7 @@ struct code_file {
 	u32 state;
 	u32 image;
 	u32 segments;
-	u32 interpreter; // its place plus one, or 0
+	u32 interpreter; // as a module has it
 	struct segment segment[MAX_SEGMENTS];
 };
 struct {
@@ -35,7 +35,7 @@ struct space {
 	u32 mappings; // the kernel's count of changes
 	u32 version;  // odd while somebody writes
 	u32 modules;
-	u32 unused;
+	u32 v8; // the interpreter of a module that was found, as it has it
 	struct module module[MAX_MODULES];
 };
 struct {
@@ -51,6 +51,12 @@ struct {
 	__type(key, u32);
 	__type(value, struct space);
 } empty_space SEC(".maps");
+
+// Whether it is of the program that a task executes.
+static __always_inline int is_of(struct space *space, struct task_struct *task)
+{
+	return space->mm == (u64)task->mm && space->started == task->group_leader->start_time;
+}
 
 static __always_inline u32 changes_of(struct mm_struct *mm)
 {
@@ -83,8 +89,7 @@ __noinline int enter_known(struct walk *w, u64 pc)
 	if (!w)
 		return END_WANTED;
 	space = bpf_map_lookup_elem(&spaces, &w->tgid);
-	if (!space || !task->mm || space->mm != (u64)task->mm ||
-	    space->started != task->group_leader->start_time || !are_changes_counted() ||
+	if (!space || !task->mm || !is_of(space, task) || !are_changes_counted() ||
 	    space->mappings != changes_of(task->mm))
 		return END_WANTED;
 	version = *(volatile u32 *)&space->version;
@@ -207,13 +212,16 @@ __noinline int remember(struct walk *w, u32 mappings)
 	version = *(volatile u32 *)&space->version;
 	if (version & 1 || __sync_val_compare_and_swap(&space->version, version, version + 1) != version)
 		return 0;
-	if (space->mm != (u64)task->mm || space->started != task->group_leader->start_time ||
-	    space->mappings != mappings) {
+	if (!is_of(space, task))
+		space->v8 = 0;
+	if (!is_of(space, task) || space->mappings != mappings) {
 		space->mm = (u64)task->mm;
 		space->started = task->group_leader->start_time;
 		space->mappings = mappings;
 		space->modules = 0;
 	}
+	if (w->module.interpreter & IS_V8)
+		space->v8 = w->module.interpreter;
 	at = space->modules;
 	if (at < MAX_MODULES) {
 		space->module[at & (MAX_MODULES - 1)] = w->module;
@@ -271,4 +279,12 @@ __noinline int enter_mapped(struct walk *w, u64 pc)
 	w->module.interpreter = file->interpreter;
 	remember(w, found.mappings);
 	return enter(w);
+}
+
+// Finds the module of an address among those that are known, or else among the mappings.
+static __always_inline int enter_at(struct walk *w, u64 pc)
+{
+	int end = enter_known(w, pc);
+
+	return end ? enter_mapped(w, pc) : 0;
 }

@@ -67,8 +67,11 @@ struct wanted_record {
 };
 
 // What was read of an interpreter: of a frame on the native stack that may be the evaluator's its place there
-// (words[0]), its address in the file (words[1]), its stack pointer (at) and its CFA (check); of the interpreter's record of one the previous one and its innermost
-// call; of a call the previous one, its code, where it is in that, and its mark.
+// (words[0]), its address in the file (words[1]), its stack pointer (at) and its CFA (check); of the interpreter's
+// record of one the previous one and its innermost call; of a call the previous one, its code, where it is in that,
+// and its mark. Of a frame in V8's code its frame pointer (at), what tells its function, bytecode and code from others
+// (check), its pc, its place on the stack and what it is (words[0]), the shared data of its function or its kind, its
+// array of bytecode, and where it is in that.
 struct piece {
 	u64 at, check;
 	u64 words[4];

@@ -4,7 +4,7 @@
 // stack is short, else in the task itself before it returns to user code, where memory may be
 // faulted in. A cookie ties a sample to its stack; the samples of one kernel entry share it.
 //
-// A walk here knows tables alone. What they do not say (code without a row, a rule that needs a
+// A walk here knows tables, and that code of V8 keeps frame pointers where it calls. What they do not say (code without a row, a rule that needs a
 // register which is not carried, a return address of zero) is not guessed: the registers and the
 // stack are copied instead, for a walk outside that knows more.
 #include "kernel.h"
@@ -21,6 +21,7 @@ const volatile u32 pid_namespace = 0; // the inode of the recorder's, 0 of the f
 #include "output.h"
 #include "stack_copy.h"
 #include "calls.h"
+#include "v8.h"
 
 #define NOW_FRAMES 256
 // Parts of an interpreter's memory that are brought in for a stack at most.
@@ -41,6 +42,8 @@ struct task_state {
 	u64 task;
 	u32 state;
 	u32 tid; // as the sample that asked tells it
+	u32 looks; // for V8
+	u32 unused;
 	u64 registers[REGISTERS];
 };
 struct plain_state {
@@ -179,7 +182,7 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 	struct bpf_iter_num it;
 	struct room *room;
 	struct walk *w;
-	u32 i = 0, end = 0;
+	u32 i = 0, end = 0, by_tables;
 
 	count(COUNT_WALKED);
 	if (has_executed(task, state)) {
@@ -194,7 +197,7 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 	put_head(&room->stack.head, RECORD_STACK, state->cookie);
 	w = &room->walk;
 	begin(w, &room->kept, state->registers, task->tgid);
-	begin_calls(&room->calls);
+	begin_calls(&room->calls, state->registers);
 	begin_loop(it, 4 * MAX_FRAMES);
 	while (next_round(it, i)) {
 		// In memory, of which the verifier does not know the values.
@@ -202,11 +205,19 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 		u64 sp = w->sp;
 
 		room->stack.pcs[frames & (MAX_FRAMES - 1)] = w->pc;
-		end = step(w, &room->kept, 1);
+		by_tables = end = step(w, &room->kept, 1);
+		if (end == END_NO_FILE && state->looks < V8_LOOKS && v8_of(w) == NO_INTERPRETER) {
+			if (!look_for_v8(w))
+				state->looks++;
+		}
+		if (end == END_NO_FILE || end == END_NO_ROW)
+			end = step_in_v8(w, &room->calls, frames, end);
 		if (end == END_MEMORY && bring_in(w->absent, w->absent_len))
 			continue;
+		if (end == END_MEMORY)
+			end = by_tables;
 		room->stack.head.count = frames + 1;
-		if (!end && w->module.interpreter)
+		if (!by_tables && w->module.interpreter && !(w->module.interpreter & IS_V8))
 			note_frame(w, &room->calls, frames, sp);
 		if (end || frames + 1 >= max_frames)
 			break;
@@ -214,10 +225,12 @@ static int deliver(struct bpf_map *map, void *key, void *value)
 	end_loop(it);
 	if (!end)
 		end = END_DEPTH;
-	if (is_for_outside(end))
-		copy(state->registers, state->cookie, end);
-	else if (room->calls.record.interpreter == NO_INTERPRETER ||
-		 !put_calls(&room->calls, state->cookie, read_calls_of(w, &room->calls)))
+	if (is_for_outside(end) || room->calls.is_unproven) {
+		if (!room->calls.is_v8 || !put_calls(&room->calls, state->cookie, end == END_OUTERMOST ? 0 : end))
+			copy(state->registers, state->cookie, end == END_OUTERMOST ? END_NO_FILE : end);
+	} else if (room->calls.record.interpreter == NO_INTERPRETER ||
+		 !put_calls(&room->calls, state->cookie,
+			    room->calls.is_v8 ? 0 : read_calls_of(w, &room->calls)))
 		put_stack(&room->stack.head, room->stack.head.count, MAX_FRAMES, end);
 	__sync_lock_test_and_set(&room->is_taken, 0);
 	if (stops)
@@ -266,7 +279,7 @@ __noinline int walk_now(struct cpu *cpu, u64 cookie, u32 tgid, int may_look)
 		return 0;
 	w = &cpu->walk;
 	begin(w, &cpu->kept, cpu->registers, tgid);
-	begin_calls(calls);
+	begin_calls(calls, cpu->registers);
 	begin_loop(it, NOW_FRAMES);
 	while (next_round(it, i)) {
 		u64 sp = w->sp;
@@ -276,7 +289,7 @@ __noinline int walk_now(struct cpu *cpu, u64 cookie, u32 tgid, int may_look)
 		end = step(w, &cpu->kept, may_look);
 		if (end)
 			break;
-		if (w->module.interpreter)
+		if (w->module.interpreter && !(w->module.interpreter & IS_V8))
 			note_frame(w, calls, i, sp);
 	}
 	end_loop(it);
@@ -333,6 +346,8 @@ static __always_inline u64 request(struct cpu *cpu, struct task_struct *task, in
 		return cookie;
 	}
 	__builtin_memcpy(state->registers, cpu->registers, sizeof(cpu->registers));
+	if (state->mm != (u64)task->mm)
+		state->looks = 0;
 	state->mm = (u64)task->mm;
 	state->tid = cpu->sample.head.tid;
 	before = state->cookie;

@@ -104,7 +104,10 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a copy comes beside the stack",
-        replacements: &[("	if (is_for_outside(end))\n", "	if (1)\n")],
+        replacements: &[(
+            "	if (is_for_outside(end) || room->calls.is_unproven) {\n",
+            "	if (1) {\n",
+        )],
     },
     Fault {
         name: "a stack is of the registers that a task has when it returns",

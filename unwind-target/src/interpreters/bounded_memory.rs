@@ -62,6 +62,11 @@ impl<'m, M: Memory> BoundedMemory<'m, M> {
         Self { memory, left }
     }
 
+    /// How many bytes may still be read.
+    pub(super) const fn left(&self) -> u64 {
+        self.left
+    }
+
     /// Counts work on `len` bytes that were read before.
     ///
     /// # Errors

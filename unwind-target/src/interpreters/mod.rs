@@ -14,6 +14,7 @@ mod objects;
 pub mod python;
 mod reader;
 pub(crate) mod runs;
+pub mod sampled;
 pub mod v8;
 
 pub(crate) use crate::interpreters::reader::Interpreters;

@@ -44,6 +44,11 @@ const FRAMES: [[u64; 3]; 5] = [
 
 pub(crate) fn run(data: &[u8]) {
     let Some((calls, is_doubtful)) = find(data) else { return };
+    let Some((sampled, is_doubted)) = find_sampled(data) else { return };
+    assert!(sampled.len() <= FRAMES.len() * CALLS, "{} calls", sampled.len());
+    if !is_doubtful && !is_doubted {
+        assert_eq!(sampled, calls);
+    }
     assert!(calls.len() <= FRAMES.len() * CALLS, "{} calls", calls.len());
     if data.len() < 11 {
         let names: Vec<_> = calls.iter().map(ToString::to_string).collect();
@@ -53,6 +58,7 @@ pub(crate) fn run(data: &[u8]) {
             "outer at file.js:3",
             "function",
         ];
+        assert!(!is_doubted);
         assert_eq!((names, is_doubtful), (expected.map(str::to_owned).to_vec(), false));
     }
 }
@@ -63,6 +69,19 @@ fn find(data: &[u8]) -> Option<(Vec<InterpretedFrame>, bool)> {
     let version = &VERSIONS[usize::from(choice) % VERSIONS.len()];
     let (program, image) = image(version);
     Some(find_in(image, writes, |read| program.calls(&FRAMES, read)))
+}
+
+/// The same by what is read of the frames at a sample.
+fn find_sampled(data: &[u8]) -> Option<(Vec<InterpretedFrame>, bool)> {
+    let (&choice, writes) = data.split_first()?;
+    let version = &VERSIONS[usize::from(choice) % VERSIONS.len()];
+    let (program, image) = image(version);
+    Some(find_in(image, writes, |read| program.sampled_calls(&FRAMES, check_of, || {}, read)))
+}
+
+/// A check of words.
+fn check_of(words: &[u64]) -> u64 {
+    words.iter().fold(1, |sum: u64, word| sum.rotate_left(7) ^ *word)
 }
 
 /// A version, with what it tells of itself by `v8dbg_*` in node's own binary.
@@ -370,6 +389,36 @@ mod tests {
     #[test]
     fn calls_of_memory_as_v8_makes_it_are_found() {
         (0..2).for_each(|choice| run(&[choice]));
+    }
+
+    #[test]
+    fn a_function_that_has_changed_since_its_sample_has_no_call() {
+        for version in &VERSIONS {
+            // Its variables, its bytecode, and nothing.
+            for (changed, rest) in [(SCOPE + 16, 0), (BYTECODE + 16, 3), (TEXTS, 4)] {
+                let (program, image) = image(version);
+                let is_later = std::cell::Cell::new(false);
+                let (calls, is_doubtful) = find_in(image, &[], |read| {
+                    program.sampled_calls(
+                        &FRAMES,
+                        check_of,
+                        || is_later.set(true),
+                        |addr, buf| {
+                            let is_read = read(addr, buf);
+                            let at =
+                                changed.checked_sub(addr).and_then(|at| usize::try_from(at).ok());
+                            let byte = at.filter(|_| is_later.get()).and_then(|at| buf.get_mut(at));
+                            if let Some(byte) = byte.filter(|_| rest < 4) {
+                                *byte ^= 0x10;
+                            }
+                            is_read
+                        },
+                    )
+                });
+                let own = calls.iter().filter(|call| call.to_string() != "function").count();
+                assert_eq!((own < 3, is_doubtful), (rest < 4, rest < 4), "{changed:#x} {calls:?}");
+            }
+        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ mod version;
 
 use std::collections::HashMap;
 
-pub use crate::interpreters::python::sampled::{SampledCalls, SampledCode, SampledPython};
-pub use crate::interpreters::python::snapshot::{Offsets, Piece, Snapshot};
+pub use crate::interpreters::python::sampled::{SampledCode, SampledPython};
+pub use crate::interpreters::python::snapshot::{Offsets, Snapshot};
 
 use unwind_core::Memory;
 

@@ -5,20 +5,19 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use unwind_core::{Memory, ReadError, VirtAddr};
+use unwind_core::Memory;
 
 use crate::elf::ElfFile;
-use crate::elf::error::Part;
 use crate::interpreters::bounded_memory::{BoundedMemory, Doubt};
-use crate::interpreters::frame::InterpretedFrame;
 use crate::interpreters::join::join;
 use crate::interpreters::python::code::{Code, CodeObjects, Types};
 use crate::interpreters::python::offsets::Layout;
-use crate::interpreters::python::snapshot::{Offsets, Piece, Snapshot, SnapshotMemory};
+use crate::interpreters::python::snapshot::{Offsets, Snapshot, SnapshotMemory};
 use crate::interpreters::python::threads::read_runs;
 use crate::interpreters::python::version::{Version, version_in_path};
 use crate::interpreters::python::{DATA, none_of};
 use crate::interpreters::runs::ThreadRuns;
+use crate::interpreters::sampled::{CheckOf, FileMemory, Others, Piece, SampledCalls, SampledRun};
 use crate::stack::frame::Frame;
 use crate::symbols::data::{data_named, functions_named};
 
@@ -66,30 +65,6 @@ impl SampledPython {
     }
 }
 
-/// What a file has at link-time addresses.
-struct FileMemory<'f> {
-    file: &'f ElfFile,
-}
-
-impl Memory for FileMemory<'_> {
-    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        let (at, left) = self.file.place_of(addr.get()).ok_or(ReadError::Invalid)?;
-        if left < u64::try_from(buf.len()).unwrap_or(u64::MAX) {
-            return Err(ReadError::Invalid);
-        }
-        self.file.read_into(Part::Memory, at, buf).map_err(|_| ReadError::Invalid)
-    }
-}
-
-/// The calls of a sample's stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SampledCalls {
-    /// By the place of the native frame that executes them, the innermost of both first.
-    pub runs: Vec<(usize, Vec<InterpretedFrame>)>,
-    /// Each is at its frame, and none is missing.
-    pub is_complete: bool,
-}
-
 /// The code objects of a program that samples were in.
 #[derive(Debug)]
 pub struct SampledCode {
@@ -122,7 +97,7 @@ impl SampledCode {
         snapshot: &Snapshot,
         is_whole: bool,
         memory: impl Fn() -> Option<M>,
-        check_of: fn([u64; 5]) -> u64,
+        check_of: CheckOf,
     ) -> SampledCalls {
         self.learn(snapshot, memory, check_of);
         let python = Arc::clone(&self.python);
@@ -133,7 +108,7 @@ impl SampledCode {
         let mut codes = CodeObjects::with(&python.layout, types, known);
         let runs = read_runs(snapshot.thread, python.layout.chain, &mut codes, &mut words);
         self.codes = codes.into_known();
-        joined(snapshot, &python.evaluator, is_whole, &runs)
+        joined((snapshot, self.bias), &python.evaluator, is_whole, &runs)
     }
 
     /// Reads code objects that were not met before.
@@ -141,7 +116,7 @@ impl SampledCode {
         &mut self,
         snapshot: &Snapshot,
         memory: impl Fn() -> Option<M>,
-        check_of: fn([u64; 5]) -> u64,
+        check_of: CheckOf,
     ) {
         const TAG: u64 = 3;
         let addr_of = |piece: &Piece| piece.words[1] & !TAG;
@@ -170,7 +145,7 @@ impl SampledCode {
         addr: u64,
         piece: &Piece,
         memory: &mut BoundedMemory<'_, M>,
-        check_of: fn([u64; 5]) -> u64,
+        check_of: CheckOf,
     ) -> Result<Option<Code>, Doubt> {
         let Offsets { identity, identity_words, hash, .. } = self.python.offsets;
         let is_it = |memory: &mut BoundedMemory<'_, M>| {
@@ -183,7 +158,7 @@ impl SampledCode {
                 *last = 0;
             }
             *sum = memory.word(*name, hash.into())?;
-            Ok(check_of(words) == piece.check)
+            Ok(check_of(&words) == piece.check)
         };
         let moved = |addr: Option<u64>| Some(addr?.wrapping_add(self.bias));
         let Types { code, text } = self.python.types;
@@ -198,7 +173,7 @@ impl SampledCode {
 
 /// Puts runs at the evaluators' frames: between two of these there are frames of something else.
 fn joined(
-    snapshot: &Snapshot,
+    (snapshot, bias): (&Snapshot, u64),
     evaluator: &Range<u64>,
     is_whole: bool,
     runs: &ThreadRuns,
@@ -215,15 +190,24 @@ fn joined(
         frame.symbol.function =
             evaluator.contains(&addr).then(|| "_PyEval_EvalFrameDefault".into());
         frame.symbol.object = Some("python".into());
-        places.push((frames.len(), place));
+        let pc = addr.wrapping_add(bias);
+        let run = SampledRun {
+            place,
+            pc,
+            cfa: piece.check,
+            calls: Vec::new(),
+            others: Others::None,
+            code: None,
+        };
+        places.push((frames.len(), run));
         frames.push(frame);
         frames.push(other(piece.check));
     }
     let read = none_of(String::new());
     let found = join(&mut frames, is_whole, &read, Some(runs));
-    let of_frame = |(at, place): (usize, usize)| {
+    let of_frame = |(at, run): (usize, SampledRun)| {
         let calls = std::mem::take(&mut frames.get_mut(at)?.interpreted);
-        (!calls.is_empty()).then_some((place, calls))
+        (!calls.is_empty()).then_some(SampledRun { calls, ..run })
     };
     let placed: Vec<_> = places.into_iter().filter_map(of_frame).collect();
     let all = runs.runs.iter().filter(|run| !run.frames.is_empty()).count();
@@ -238,7 +222,10 @@ fn other(sp: u64) -> Frame {
 
 #[cfg(test)]
 mod tests {
+    use unwind_core::{ReadError, VirtAddr};
+
     use super::*;
+    use crate::interpreters::sampled::Piece;
 
     /// Words that are made of a number, most of them places in a snapshot.
     struct Words(u64);
@@ -384,8 +371,9 @@ mod tests {
     fn code_that_is_no_longer_what_it_was_has_no_name() {
         let mut code = SampledCode::new(Arc::new(python(12)), 0);
         let calls = code.calls(&two_calls(12), true, || Some(Nothing), |_| 0);
-        let [(1, run), (3, _)] = calls.runs.as_slice() else { panic!("{calls:?}") };
-        assert!(calls.is_complete);
-        assert_eq!((run.len(), &run[0].function), (1, &None));
+        let places: Vec<_> = calls.runs.iter().map(|run| run.place).collect();
+        assert_eq!((places, calls.is_complete), (vec![1, 3], true));
+        let [call] = calls.runs[0].calls.as_slice() else { panic!("{calls:?}") };
+        assert_eq!(call.function, None);
     }
 }

@@ -3,18 +3,7 @@
 use unwind_core::{Memory, ReadError, VirtAddr};
 
 use crate::interpreters::python::offsets::{Chain, Layout, Place, Traced};
-
-/// Some words of a structure that was at `at`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
-    /// Where it was.
-    pub at: u64,
-    /// Of a call what tells its code from another one at the same place; of an evaluator's frame its CFA.
-    pub check: u64,
-    /// Of a call the one before, the code, the place in that, and how it is marked; of a record the one before
-    /// and its innermost call; of an evaluator's frame its place on the native stack and its address in the file.
-    pub words: [u64; 4],
-}
+use crate::interpreters::sampled::Piece;
 
 /// What was read of a thread.
 #[derive(Clone, Debug, Default)]

@@ -3,6 +3,7 @@
 use unwind_core::Memory;
 
 use crate::interpreters::bounded_memory::Doubt;
+use crate::interpreters::frame::CallKind;
 use crate::interpreters::v8::heap::{Heap, object};
 use crate::interpreters::v8::positions::{Position, bytecode_offset, position};
 
@@ -21,8 +22,9 @@ const DEEPEST: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Code {
     object: u64,
-    /// Where its instructions start.
+    /// Where its instructions start, and end.
     pub(super) start: u64,
+    pub(super) end: u64,
     pub(super) kind: CodeKind,
 }
 
@@ -33,6 +35,18 @@ pub(super) enum CodeKind {
     Optimized,
     /// Of no function in JavaScript.
     Other,
+}
+
+impl CodeKind {
+    /// What a call of a function is that such code executes.
+    pub(super) const fn call(self) -> Option<CallKind> {
+        match self {
+            Self::Baseline => Some(CallKind::Baseline),
+            Self::Maglev => Some(CallKind::Maglev),
+            Self::Optimized => Some(CallKind::Optimized),
+            Self::Other => None,
+        }
+    }
 }
 
 /// A function that is inlined in code.
@@ -115,7 +129,8 @@ impl Code {
         };
         let size = u64::from(heap.memory.half(object, layout.size)?);
         // A call may be the last instruction.
-        if pc > start.saturating_add(size) {
+        let end = start.saturating_add(size);
+        if pc > end {
             return Ok(None);
         }
         let kind = u64::from(heap.memory.half(object, layout.flags)?) & layout.kind_mask;
@@ -125,7 +140,7 @@ impl Code {
             Some(2) => CodeKind::Optimized,
             _ => CodeKind::Other,
         };
-        Ok(Some(Self { object, start, kind }))
+        Ok(Some(Self { object, start, end, kind }))
     }
 
     /// The offset in its bytecode of an instruction of baseline code. `at` is after that.

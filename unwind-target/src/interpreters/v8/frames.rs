@@ -1,5 +1,6 @@
 //! The calls that native frames of V8 execute.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use unwind_core::Memory;
@@ -19,6 +20,8 @@ use crate::target::registers::UserRegisters;
 const PROLOGUE: u64 = 64;
 /// No kind of frame has this number.
 const NO_KIND: u64 = 256;
+/// Why there may be another call where a frame does not stand.
+pub(super) const BEGINS: Doubt = Doubt::Strange("a call begins or ends");
 /// How long a table of positions may be.
 const TABLE: u64 = 4 << 20;
 
@@ -30,13 +33,37 @@ pub(super) struct FrameReader<'r, 'h, 'm, M> {
     pub(super) places: &'r Places,
     /// How long each bytecode is.
     pub(super) sizes: &'r [u8],
+    /// Optimized code has a position for each instruction, not only for calls.
+    pub(super) is_detailed: bool,
 }
 
 /// The calls of one native frame, and why there may be others.
 #[derive(Debug, Default)]
-struct Calls {
-    calls: Vec<InterpretedFrame>,
-    doubt: Option<Doubt>,
+pub(super) struct Calls {
+    pub(super) calls: Vec<InterpretedFrame>,
+    pub(super) doubt: Option<Doubt>,
+    /// Where the code is that V8 has made for it.
+    pub(super) code: Option<Range<u64>>,
+}
+
+/// What a frame keeps of the bytecode that it executes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KeptBytecode {
+    /// In memory, below this frame pointer.
+    Below(u64),
+    /// The words there: its array, and where it is in that.
+    Words(u64, u64),
+}
+
+/// Where the execution of a frame stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    pub(super) place: Place,
+    pub(super) pc: u64,
+    /// That is the instruction that runs next, and else the one after a call.
+    pub(super) is_exact: bool,
+    /// It has called what handles a bytecode, which may not have kept the place of that yet.
+    pub(super) is_handled: bool,
 }
 
 impl<M: Memory> FrameReader<'_, '_, '_, M> {
@@ -48,16 +75,22 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
     ) -> ThreadRuns {
         let mut thread = ThreadRuns::default();
         let mut innermost = Some(registers);
+        let mut is_handled = false;
         for frame in frames {
             let registers = innermost.take();
-            let Some(place) = self.places.of(frame) else { continue };
+            let place = self.places.of(frame);
+            let was_handled = std::mem::take(&mut is_handled);
+            let Some(place) = place else { continue };
+            let NativeFrame { pc, is_exact, .. } = *frame;
+            let standing = Standing { place, pc, is_exact, is_handled: was_handled };
             let found = match frame.cfa {
-                Some(cfa) => self.frame(place, frame, cfa.wrapping_sub(16), registers),
+                Some(cfa) => self.frame(standing, frame.sp, cfa.wrapping_sub(16), registers),
                 None => Err(Doubt::Strange("a frame whose caller is not known")),
             };
-            let Calls { calls, doubt } =
-                found.unwrap_or_else(|doubt| Calls { calls: Vec::new(), doubt: Some(doubt) });
+            let Calls { calls, doubt, .. } =
+                found.unwrap_or_else(|doubt| Calls { doubt: Some(doubt), ..Calls::default() });
             thread.doubt = thread.doubt.or(doubt);
+            is_handled = is_exact && place == Place::Builtin && calls.is_empty();
             // One whose calls are not known has none.
             if !calls.is_empty() || doubt.is_some() {
                 let anchor = frame.cfa.map_or(frame.sp, |cfa| cfa.wrapping_sub(8).max(frame.sp));
@@ -73,16 +106,16 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
     /// The calls of a native frame with this frame pointer; `registers` are those of the innermost one.
     fn frame(
         &mut self,
-        place: Place,
-        frame: &NativeFrame,
+        frame: Standing,
+        sp: u64,
         fp: u64,
         registers: Option<&UserRegisters>,
     ) -> Result<Calls, Doubt> {
         let layout = self.heap.layout.frame;
         let stands = registers.is_none_or(|registers| registers.rbp == fp)
-            && frame.sp <= fp.wrapping_sub(layout.function);
+            && sp <= fp.wrapping_sub(layout.function);
         if !stands {
-            return match place {
+            return match frame.place {
                 // A function is called, or has returned.
                 Place::Builtin => Ok(Calls::default()),
                 Place::Compiled => self.beginning(frame.pc, registers),
@@ -90,53 +123,79 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
         }
         let marker = self.heap.memory.word(fp.wrapping_sub(layout.marker), 0)?;
         if marker & 1 == 0 {
-            return match marker >> 1 {
-                kind if kind == layout.wasm && place == Place::Compiled => Ok(Calls::wasm()),
-                kind if kind < NO_KIND => Ok(Calls::default()),
-                _ => Err(Doubt::Strange("a frame of no kind")),
-            };
+            return self.of_kind(marker >> 1, frame.place);
         }
         let closure = object(self.heap.memory.word(fp.wrapping_sub(layout.function), 0)?);
         let function = self.function(closure)?;
-        let code = match place {
+        self.of_function(frame, KeptBytecode::Below(fp), &function)
+    }
+
+    /// The calls of a frame that has the mark of a kind in place of a function.
+    pub(super) fn of_kind(&self, kind: u64, place: Place) -> Result<Calls, Doubt> {
+        match kind {
+            kind if kind == self.heap.layout.frame.wasm && place == Place::Compiled => {
+                Ok(Calls::wasm())
+            }
+            kind if kind < NO_KIND => Ok(Calls::default()),
+            _ => Err(Doubt::Strange("a frame of no kind")),
+        }
+    }
+
+    /// The calls of a frame of a function.
+    pub(super) fn of_function(
+        &mut self,
+        frame: Standing,
+        bytecode: KeptBytecode,
+        function: &Function,
+    ) -> Result<Calls, Doubt> {
+        let code = match frame.place {
             Place::Builtin => None,
             Place::Compiled => {
                 let code = Code::at(frame.pc, &mut self.heap)?;
                 Some(code.ok_or(Doubt::Strange("code that it has not"))?)
             }
         };
-        match code.filter(|code| code.kind != CodeKind::Other) {
+        let calls = match code.filter(|code| code.kind != CodeKind::Other) {
             Some(code) if code.kind == CodeKind::Baseline => {
-                self.baseline(code, frame, fp, &function)
+                self.baseline(code, frame, bytecode, function)?
             }
-            Some(code) => self.optimized(code, frame, &function),
+            Some(code) => self.optimized(code, frame, function)?,
             // A function of WebAssembly is entered by a builtin one.
-            None if function.is_wasm() => Ok(Calls::default()),
-            None if function.has_script() => self.interpreted(frame, fp, &function),
+            None if function.is_wasm() => Calls::default(),
+            None if function.has_script() => self.interpreted(frame, bytecode, function)?,
             None if function.has_name() => {
-                Ok(Calls::one(function.call(None, CallKind::Builtin, &mut self.heap)?))
+                Calls::one(function.call(None, CallKind::Builtin, &mut self.heap)?)
             }
-            None => Ok(Calls::default()),
-        }
+            None => Calls::default(),
+        };
+        Ok(Calls { code: code.map(|code| code.start..code.end), ..calls })
     }
 
     /// The call of code whose frame does not stand yet, or no more.
     fn beginning(&mut self, pc: u64, registers: Option<&UserRegisters>) -> Result<Calls, Doubt> {
-        const BEGINS: Doubt = Doubt::Strange("a call begins or ends");
         let (Some(code), Some(registers)) = (Code::at(pc, &mut self.heap)?, registers) else {
             return Err(BEGINS);
         };
-        let kind = match code.kind {
-            CodeKind::Baseline => CallKind::Baseline,
-            CodeKind::Maglev => CallKind::Maglev,
-            CodeKind::Optimized => CallKind::Optimized,
-            CodeKind::Other => return Ok(Calls::default()),
-        };
-        if pc.saturating_sub(code.start) >= PROLOGUE {
-            return Err(BEGINS);
+        if code.kind == CodeKind::Other {
+            return Ok(Calls::default());
         }
         let function = self.function(object(registers.rdi))?;
-        Ok(Calls::one(function.call(None, kind, &mut self.heap)?))
+        self.of_beginning(pc, code, &function)
+    }
+
+    /// The call of a function whose code is executed and whose frame does not stand yet.
+    pub(super) fn of_beginning(
+        &mut self,
+        pc: u64,
+        code: Code,
+        function: &Function,
+    ) -> Result<Calls, Doubt> {
+        let kind = code.kind.call().filter(|_| pc.saturating_sub(code.start) < PROLOGUE);
+        let Some(kind) = kind else {
+            return Ok(Calls { doubt: Some(BEGINS), ..Calls::default() });
+        };
+        let calls = Calls::one(function.call(None, kind, &mut self.heap)?);
+        Ok(Calls { code: Some(code.start..code.end), ..calls })
     }
 
     /// The function of a closure.
@@ -149,17 +208,22 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
 
     fn interpreted(
         &mut self,
-        frame: &NativeFrame,
-        fp: u64,
+        frame: Standing,
+        kept: KeptBytecode,
         function: &Function,
     ) -> Result<Calls, Doubt> {
-        let layout = self.heap.layout.frame;
-        let bytecode = self.bytecode(fp)?;
+        let bytecode = self.bytecode(kept)?;
         // What is interrupted has its place in registers, and here that of its last call.
-        let is_saved = !frame.is_exact;
+        let is_saved = !frame.is_exact && !frame.is_handled;
         let offset = match bytecode.filter(|_| is_saved) {
             Some(bytecode) => {
-                let raw = self.heap.memory.word(fp.wrapping_sub(layout.bytecode_offset), 0)?;
+                let raw = match kept {
+                    KeptBytecode::Words(_, offset) => offset,
+                    KeptBytecode::Below(fp) => {
+                        let below = self.heap.layout.frame.bytecode_offset;
+                        self.heap.memory.word(fp.wrapping_sub(below), 0)?
+                    }
+                };
                 let raw = small(raw).ok_or(Doubt::Strange("a frame without a place"))?;
                 // As an address of the array, whose lowest bit is set.
                 let at = raw.saturating_add(1).checked_sub(self.heap.layout.bytecode.data);
@@ -173,13 +237,13 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
     fn baseline(
         &mut self,
         code: Code,
-        frame: &NativeFrame,
-        fp: u64,
+        frame: Standing,
+        kept: KeptBytecode,
         function: &Function,
     ) -> Result<Calls, Doubt> {
         let pc = frame.pc;
         let at = if frame.is_exact { pc.saturating_add(1) } else { pc };
-        let bytecode = self.bytecode(fp)?.ok_or(Doubt::Strange("a frame without bytecode"))?;
+        let bytecode = self.bytecode(kept)?.ok_or(Doubt::Strange("a frame without bytecode"))?;
         let at = code.bytecode_offset(at, bytecode, self.sizes, &mut self.heap)?;
         let offset = match at {
             Some(at) => self.offset(bytecode, at)?,
@@ -191,16 +255,16 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
     fn optimized(
         &mut self,
         code: Code,
-        frame: &NativeFrame,
+        frame: Standing,
         function: &Function,
     ) -> Result<Calls, Doubt> {
         let kind =
             if code.kind == CodeKind::Maglev { CallKind::Maglev } else { CallKind::Optimized };
-        let at = frame.pc.saturating_sub(1);
         // Calls have their places; what is between two is of either.
-        let found = match frame.is_exact {
-            true => None,
-            false => code.origin(at, &mut self.heap)?,
+        let found = match (frame.is_exact, self.is_detailed) {
+            (true, false) => None,
+            (true, true) => code.origin(frame.pc, &mut self.heap)?,
+            (false, _) => code.origin(frame.pc.saturating_sub(1), &mut self.heap)?,
         };
         let is_open = found.is_none() && code.inlined_count(&mut self.heap)? != 0;
         let doubt = is_open.then_some(Doubt::Inlined);
@@ -213,13 +277,18 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
         }
         let own = own.filter(|&offset| !function.starts_at(offset));
         calls.push(function.call(own, kind, &mut self.heap)?);
-        Ok(Calls { calls, doubt })
+        Ok(Calls { calls, doubt, code: None })
     }
 
     /// The bytecode of an interpreted or baseline frame.
-    fn bytecode(&mut self, fp: u64) -> Result<Option<u64>, Doubt> {
-        let at = fp.wrapping_sub(self.heap.layout.frame.bytecode);
-        self.heap.of_kind(at, 0, self.heap.layout.types.bytecode)
+    fn bytecode(&mut self, kept: KeptBytecode) -> Result<Option<u64>, Doubt> {
+        let word = match kept {
+            KeptBytecode::Words(array, _) => array,
+            KeptBytecode::Below(fp) => {
+                self.heap.memory.word(fp.wrapping_sub(self.heap.layout.frame.bytecode), 0)?
+            }
+        };
+        self.heap.as_kind(word, self.heap.layout.types.bytecode)
     }
 
     /// Where in its script an instruction of bytecode is, if the bytecode has that.
@@ -235,7 +304,7 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
 
 impl Calls {
     fn one(call: InterpretedFrame) -> Self {
-        Self { calls: vec![call], doubt: None }
+        Self { calls: vec![call], ..Self::default() }
     }
 
     fn wasm() -> Self {

@@ -8,7 +8,7 @@ use unwind_core::Memory;
 use crate::interpreters::bounded_memory::Doubt;
 use crate::interpreters::frame::{CallKind, InterpretedFrame};
 use crate::interpreters::v8::heap::{Heap, object, small};
-use crate::interpreters::v8::scripts::{Script, Scripts};
+use crate::interpreters::v8::scripts::{Script, Scripts, TextLines};
 use crate::untrusted::Untrusted;
 
 /// How many characters of a name are read.
@@ -33,6 +33,16 @@ pub(super) struct Functions {
 }
 
 impl Functions {
+    /// None yet, of a program of which these lines of texts were read before.
+    pub(super) fn with_lines(lines: TextLines) -> Self {
+        Self { scripts: Scripts::with_lines(lines), known: HashMap::new() }
+    }
+
+    /// The lines of texts that were read.
+    pub(super) fn into_lines(self) -> TextLines {
+        self.scripts.into_lines()
+    }
+
     /// The function whose shared data is at an address.
     ///
     /// # Errors

@@ -59,7 +59,17 @@ impl<M: Memory> Heap<'_, '_, M> {
         offset: u64,
         kind: u64,
     ) -> Result<Option<u64>, Doubt> {
-        let Some(found) = self.at(addr, offset)? else { return Ok(None) };
+        let word = self.memory.word(addr, offset)?;
+        self.as_kind(word, kind)
+    }
+
+    /// The object that a word refers to, if it has this type.
+    ///
+    /// # Errors
+    ///
+    /// [`Doubt`] if it cannot be read.
+    pub(super) fn as_kind(&mut self, word: u64, kind: u64) -> Result<Option<u64>, Doubt> {
+        let Some(found) = object(word) else { return Ok(None) };
         Ok((self.kind(found)? == kind).then_some(found))
     }
 

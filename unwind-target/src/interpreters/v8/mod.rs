@@ -8,10 +8,15 @@ mod heap;
 pub mod image;
 mod places;
 mod positions;
+mod sampled;
 mod scripts;
 
 use std::collections::HashMap;
 use std::ops::Range;
+
+pub use crate::interpreters::v8::sampled::{
+    Offsets, SampledFrames, SampledV8, V8Frame, asks_for_details,
+};
 
 use unwind_core::Memory;
 
@@ -153,5 +158,6 @@ fn reader<'r, 'm, M>(
     places: &'r Places,
     sizes: &'r [u8],
 ) -> FrameReader<'r, 'r, 'm, M> {
-    FrameReader { heap: Heap { layout, memory }, functions: Functions::default(), places, sizes }
+    let (heap, functions) = (Heap { layout, memory }, Functions::default());
+    FrameReader { heap, functions, places, sizes, is_detailed: false }
 }

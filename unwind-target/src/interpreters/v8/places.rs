@@ -6,7 +6,7 @@ use crate::interpreters::interpreter::NativeFrame;
 use crate::target::maps::{Backing, Mapping};
 
 /// Where V8 may have code.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Places {
     /// Where the builtin functions are, the interpreter among them.
     pub(super) builtins: Vec<Range<u64>>,

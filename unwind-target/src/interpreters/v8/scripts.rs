@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use unwind_core::Memory;
 
@@ -34,20 +35,80 @@ enum Ends {
         count: u64,
     },
     /// In its text, as far as that was read.
-    Text {
-        ends: Vec<u32>,
-        len: u64,
-    },
+    Text(TextEnds),
     Unknown,
+}
+
+/// The ends of lines in a text, and how long that is.
+#[derive(Clone, Debug)]
+struct TextEnds {
+    ends: Arc<[u32]>,
+    len: u64,
+}
+
+/// The lines of texts that were read, by what tells a text from others: who looks at a program again and again
+/// counts them once.
+#[derive(Debug, Default)]
+pub(super) struct TextLines {
+    known: HashMap<Text, TextEnds>,
+    size: usize,
+}
+
+/// A text: its address, how long it is, and the script's and its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Text {
+    script: u64,
+    source: u64,
+    len: u32,
+    file: Option<Untrusted>,
+}
+
+impl TextLines {
+    /// How many bytes of them are kept: then they are forgotten.
+    const BYTES: usize = 32 << 20;
+
+    /// About how many bytes they take.
+    pub(super) const fn size(&self) -> usize {
+        self.size
+    }
+
+    fn of<M: Memory>(&mut self, text: Text, heap: &mut Heap<'_, '_, M>) -> Result<TextEnds, Doubt> {
+        if let Some(known) = self.known.get(&text) {
+            return Ok(known.clone());
+        }
+        let (units, _) = heap.units(text.source, TEXT)?;
+        let len = u64::try_from(units.len()).unwrap_or(u64::MAX);
+        let ends = line_ends(&units);
+        let size = ends.len().saturating_mul(size_of::<u32>());
+        heap.memory.count(size)?;
+        if self.size > Self::BYTES {
+            *self = Self::default();
+        }
+        let file = text.file.as_ref().map_or(0, |file| file.as_bytes().len());
+        let size = size.saturating_add(file).saturating_add(size_of::<(Text, TextEnds)>());
+        self.size = self.size.saturating_add(size);
+        let ends = TextEnds { ends: ends.into(), len };
+        self.known.insert(text, ends.clone());
+        Ok(ends)
+    }
 }
 
 /// The scripts of a program, each read once.
 #[derive(Debug, Default)]
 pub(super) struct Scripts {
     known: HashMap<u64, Rc<Script>>,
+    lines: TextLines,
 }
 
 impl Scripts {
+    pub(super) fn with_lines(lines: TextLines) -> Self {
+        Self { known: HashMap::new(), lines }
+    }
+
+    pub(super) fn into_lines(self) -> TextLines {
+        self.lines
+    }
+
     /// The script at an address.
     ///
     /// # Errors
@@ -61,14 +122,18 @@ impl Scripts {
         if let Some(known) = self.known.get(&addr) {
             return Ok(Rc::clone(known));
         }
-        let script = Rc::new(Script::read(addr, heap)?);
+        let script = Rc::new(Script::read(addr, heap, &mut self.lines)?);
         self.known.insert(addr, Rc::clone(&script));
         Ok(script)
     }
 }
 
 impl Script {
-    fn read<M: Memory>(addr: u64, heap: &mut Heap<'_, '_, M>) -> Result<Self, Doubt> {
+    fn read<M: Memory>(
+        addr: u64,
+        heap: &mut Heap<'_, '_, M>,
+        lines: &mut TextLines,
+    ) -> Result<Self, Doubt> {
         let (layout, array) = (heap.layout.script, heap.layout.types.fixed_array);
         let name = heap.at(addr, layout.name)?;
         let file = match name {
@@ -79,9 +144,9 @@ impl Script {
             Some(source) if heap.is_text(source)? => Some(source),
             _ => None,
         };
-        let has_text = match source {
-            Some(source) => heap.memory.half(source, heap.layout.string.length)? != 0,
-            None => false,
+        let len = match source {
+            Some(source) => heap.memory.half(source, heap.layout.string.length)?,
+            None => 0,
         };
         let ends = match heap.of_kind(addr, layout.line_ends, array)? {
             Some(ends) => {
@@ -89,16 +154,18 @@ impl Script {
             }
             None => match source {
                 Some(source) => {
-                    let (units, _) = heap.units(source, TEXT)?;
-                    let len = u64::try_from(units.len()).unwrap_or(u64::MAX);
-                    let ends = line_ends(&units);
-                    heap.memory.count(ends.len().saturating_mul(size_of::<u32>()))?;
-                    Ends::Text { ends, len }
+                    let text = Text { script: addr, source, len, file: file.clone() };
+                    Ends::Text(lines.of(text, heap)?)
                 }
                 None => Ends::Unknown,
             },
         };
-        Ok(Self { file, has_text, first_line: heap.small(addr, layout.line_offset)?, ends })
+        Ok(Self {
+            file,
+            has_text: len != 0,
+            first_line: heap.small(addr, layout.line_offset)?,
+            ends,
+        })
     }
 
     /// The line of a character, from 1.
@@ -124,7 +191,7 @@ impl Script {
                 }
                 low
             }
-            Ends::Text { ends, len } if offset <= *len => {
+            Ends::Text(TextEnds { ends, len }) if offset <= *len => {
                 let before = ends.partition_point(|&end| u64::from(end) < offset);
                 u64::try_from(before).unwrap_or(u64::MAX)
             }
