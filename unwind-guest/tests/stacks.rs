@@ -207,6 +207,11 @@ fn a_task_that_was_forked_has_the_user_code_that_it_begins_with() {
         let vcpu = guest.vcpu(0, (KERNEL, saved - 8, 0));
         let of_kernel = walk(&guest, &orc, &vcpu);
         assert_eq!((of_kernel.user_code(), of_kernel.is_complete()), (UserCode::None, true));
+        // What is no user's and not empty, such as the kernel's own.
+        guest.save(saved, (KERNEL, TASK_STACK, 7), (0x10, 0x18));
+        guest.write(saved + 18 * 8, &[2]);
+        let of_others = walk(&guest, &orc, &vcpu);
+        assert_eq!((of_others.user_code(), of_others.is_complete()), (UserCode::Unknown, false));
         guest.save(saved, (USER, USER_STACK + 0x80, 7), (0x33, 0x2b));
         let stack = walk(&guest, &orc, &vcpu);
         assert_eq!(pcs(stack.kernel()), [KERNEL, KERNEL + 0x1010]);

@@ -22,7 +22,7 @@ use unwind_core::{
     Arch, FrameContext, FramePc, Memory, Origin, Row, RowSource, VirtAddr, WordSize,
 };
 
-use self::entry::entry_before;
+use self::entry::{Entry, entry_before};
 use self::from_start::{Extent, row_from_start};
 use self::to_return::{Way, way_to_return};
 use crate::ia32::Ia32;
@@ -33,6 +33,13 @@ use crate::x86_64::X86_64;
 pub trait FunctionBounds {
     /// Where the function with the code at `addr` begins and ends.
     fn find(&self, addr: VirtAddr) -> Option<Range<VirtAddr>>;
+
+    /// Whether the functions that [`find`](Self::find) tells of are called at their start, and entered nowhere else:
+    /// then instructions from there to the pc prove a frame that is not set up. Of code that a jump or a
+    /// signal enters it would be wrong.
+    fn are_called(&self) -> bool {
+        false
+    }
 }
 
 /// No bounds are known.
@@ -45,6 +52,10 @@ impl FunctionBounds for () {
 impl<B: FunctionBounds + ?Sized> FunctionBounds for &B {
     fn find(&self, addr: VirtAddr) -> Option<Range<VirtAddr>> {
         (**self).find(addr)
+    }
+
+    fn are_called(&self) -> bool {
+        (**self).are_called()
     }
 }
 
@@ -117,8 +128,13 @@ impl<B: FunctionBounds> ProvenFrames<B> {
         let addr = pc.addr();
         let bounds = self.bounds.find(pc.lookup_addr());
         let extent = match &bounds {
-            Some(bounds) => Some(Extent::Told(bounds.clone())),
-            None => entry_before(word, addr, mem).map(Extent::Found),
+            Some(bounds) => Some(Extent::Told(bounds.clone(), self.bounds.are_called())),
+            None => match entry_before(word, addr, mem) {
+                Entry::At(start) => Some(Extent::Found(start)),
+                Entry::Nowhere => None,
+                // What is in the place of the return address may be none.
+                Entry::AfterPush => return None,
+            },
         };
         let by_start = extent.and_then(|extent| row_from_start(word, extent, addr, mem));
         by_start.map(Way::Row).or_else(|| way_to_return(word, bounds, addr, mem)).map(FrameProof)

@@ -10,7 +10,7 @@ use core::iter::FusedIterator;
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::end::End;
-use crate::memory::Memory;
+use crate::memory::{Memory, ReadError};
 use crate::origin::Origin;
 use crate::register::Registers as _;
 use crate::return_addresses::ReturnAddresses;
@@ -370,8 +370,8 @@ where
                 if !is_zero_an_end(row, at.is_by_fp, stack_end == Some(cfa)) {
                     return Err(StepError::ZeroReturnAddress { cfa });
                 }
-                return match slot.and_then(|slot| self.caller_beside(slot, at.sp)) {
-                    Some(pc) => Err(StepError::CallerBesideZero { cfa, pc }),
+                return match slot {
+                    Some(slot) => self.end_at_zero(cfa, slot, at.sp),
                     None => Ok(Next::ZeroReturnAddress { cfa }),
                 };
             }
@@ -398,30 +398,38 @@ where
         Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_after_trampoline })
     }
 
-    /// A return address beside a slot of the stack that has a zero: up to
-    /// [`WORDS_ABOVE_ZERO`] above it, or just below it, on the stack of a frame with this stack pointer.
+    /// Ends the stack at a slot that has a zero, unless a return address is beside it: up to
+    /// [`WORDS_ABOVE_ZERO`] above, or just below, on the stack of a frame with this stack pointer. Memory there
+    /// that may come is an error.
     ///
     /// The slot below is looked at for rows that are wrong by one. Below that are what the frame
     /// has not written yet and what functions before have left, which tells nothing.
     // A walk comes here once at most, at its end.
     #[cold]
     #[inline(never)]
-    fn caller_beside(&mut self, slot: VirtAddr, sp: u64) -> Option<VirtAddr> {
+    fn end_at_zero(&mut self, cfa: u64, slot: VirtAddr, sp: u64) -> Result<Next, StepError> {
         let word = A::WORD.bytes();
         let Walker { arch, stack_end, .. } = &*self.walker;
-        let (bottom, end) = (arch.stack_addr(sp), stack_end.map(|end| arch.stack_addr(end)));
-        let below = slot.checked_sub(word).filter(|below| *below >= bottom);
-        let above = (1..=WORDS_ABOVE_ZERO).map_while(|n| slot.checked_add(n.wrapping_mul(word)));
-        let on_stack = |addr: &VirtAddr| end.is_none_or(|end| *addr < end);
-        for addr in below.into_iter().chain(above.take_while(on_stack)) {
-            // What is mapped ends here.
-            let Ok(value) = self.mem.read_word(addr, A::WORD) else { break };
+        let bottom = arch.stack_addr(sp);
+        let mut addr = slot.checked_sub(word).filter(|below| *below >= bottom).unwrap_or(slot);
+        let above = slot.wrapping_add(word.wrapping_mul(WORDS_ABOVE_ZERO.wrapping_add(1)));
+        let stop = stack_end.map_or(above, |end| above.min(arch.stack_addr(end)));
+        while addr < stop {
+            let value = match self.mem.read_word(addr, A::WORD) {
+                Ok(value) => value,
+                Err(error @ ReadError::NotResident) => {
+                    return Err(StepError::Unreadable { addr, error });
+                }
+                // What is mapped ends here.
+                Err(_) => break,
+            };
             let pc = self.walker.arch.code_addr(value).filter(|_| value != 0);
-            if pc.is_some_and(|pc| self.is_caller(pc)) {
-                return pc;
+            if let Some(pc) = pc.filter(|pc| self.is_caller(*pc)) {
+                return Err(StepError::CallerBesideZero { cfa, pc });
             }
+            addr = addr.wrapping_add(word);
         }
-        None
+        Ok(Next::ZeroReturnAddress { cfa })
     }
 
     /// Whether a value is the return address of a call in code that the source knows, or of a

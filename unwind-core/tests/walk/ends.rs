@@ -183,6 +183,13 @@ fn u1_a_zero_with_a_return_address_above_it_is_not_the_end_of_a_stack() {
     // Further up than an ordinary frame.
     words.swap(63, 64);
     assert_eq!(above_a_zero(&words), End::ZeroReturnAddress);
+    // Where memory is absent there may be one.
+    let script = Script::new([(0x1000, locals(8)), (0x2000, locals(8)), (0x3000, FP)]);
+    let mut stack = Stack::new([(0x8008, 0x2010), (0x8010, 7), (0x8018, 0), (0x8020, 1)]);
+    stack.0.insert(0x8028, None);
+    let (_, end) = walk(script, START, &stack);
+    let (addr, error) = (VirtAddr::new(0x8028), ReadError::NotResident);
+    assert_eq!(end, End::Step(StepError::Unreadable { addr, error }));
     // No code, code without a table, and nothing.
     for words in [&[0, 7, 0x8040, 0x1_3010][..], &[0x4010, 0x5010], &[]] {
         assert_eq!(above_a_zero(words), End::ZeroReturnAddress, "{words:x?}");

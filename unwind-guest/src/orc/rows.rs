@@ -121,14 +121,18 @@ impl<'a> OrcRows<'a> {
 }
 
 /// Where a stack was entered from whose outermost frame has called. A task that was forked begins as a thread of the
-/// kernel does, but its user code's registers are there already.
+/// kernel does, but its user code's registers are there already, where such a thread has none. What is neither is
+/// not known.
 fn begun_from<M: Memory>(sp: u64, mem: &mut M) -> Result<Entry, StepError> {
-    for saved in SavedRegisters::at_end_of_stack(sp) {
+    let mut places = SavedRegisters::at_end_of_stack(sp).peekable();
+    let mut is_thread = places.peek().is_none();
+    for saved in places {
         if saved.whose(mem)? == Whose::Users {
             return Ok(Entry::User(saved));
         }
+        is_thread |= saved.are_empty(mem)?;
     }
-    Ok(Entry::KernelThread)
+    Ok(if is_thread { Entry::KernelThread } else { Entry::Unknown })
 }
 
 /// The same row, whose CFA is that value.

@@ -37,8 +37,8 @@ const ENTERED: State = State::Bare { sp: 0, saved: None };
 /// Where a function begins and ends.
 #[derive(Clone, Debug)]
 pub(super) enum Extent {
-    /// Somebody has told.
-    Told(Range<VirtAddr>),
+    /// It was told, and whether it is called at its start and entered nowhere else.
+    Told(Range<VirtAddr>, bool),
     /// By what it begins with. It ends where no jump leads any further.
     Found(VirtAddr),
 }
@@ -53,9 +53,9 @@ pub(super) fn row_from_start<M: Memory>(
     pc: VirtAddr,
     mem: &mut M,
 ) -> Option<Row> {
-    let (bounds, is_told) = match extent {
-        Extent::Told(bounds) => (bounds, true),
-        Extent::Found(start) => (start..start.checked_add(REACH)?, false),
+    let (bounds, is_told, is_called) = match extent {
+        Extent::Told(bounds, is_called) => (bounds, true, is_called),
+        Extent::Found(start) => (start..start.checked_add(REACH)?, false, false),
     };
     let end = Some(bounds.end).filter(|_| is_told);
     let reader = InstructionReader::new(word, mem, end, MOST);
@@ -63,7 +63,8 @@ pub(super) fn row_from_start<M: Memory>(
     let furthest = bounds.start;
     let call = bounds.start;
     let places = ArrayVec::new();
-    let scan = Scan { reader, bounds, is_told, furthest, call, copied: None, slot, places };
+    let scan =
+        Scan { reader, bounds, is_told, is_called, furthest, call, copied: None, slot, places };
     let ra = RegRule::Offset(slot.wrapping_neg());
     match scan.state_at(pc)? {
         State::Bare { sp, .. } => {
@@ -84,6 +85,8 @@ struct Scan<'m, M> {
     bounds: Range<VirtAddr>,
     /// Whether it ends there.
     is_told: bool,
+    /// Whether it is called at its start, and entered nowhere else.
+    is_called: bool,
     /// The last address that a jump leads to.
     furthest: VirtAddr,
     /// Where the last call is.
@@ -97,7 +100,8 @@ struct Scan<'m, M> {
 
 impl<M: Memory> Scan<'_, M> {
     /// The state at `pc`. `None` if the code is not that of a function with one frame, as far as
-    /// that was seen: up to the first jump or return after the pc and after the frame is set up.
+    /// that was seen: up to the first jump or return after the pc and after the frame is set up. Where
+    /// a function that is called has not set its frame up on the way from its start, that way is enough.
     fn state_at(mut self, pc: VirtAddr) -> Option<State> {
         if !self.bounds.contains(&pc) {
             return None;
@@ -105,6 +109,7 @@ impl<M: Memory> Scan<'_, M> {
         let mut at = self.bounds.start;
         let mut state = ENTERED;
         let (mut found, mut was_set_up) = (None, false);
+        let mut is_on_the_way = self.is_called;
         // Each pass takes an instruction, of which the reader allows a number.
         while at < self.bounds.end {
             if at == pc {
@@ -114,11 +119,17 @@ impl<M: Memory> Scan<'_, M> {
                 return None;
             }
             let Ok(()) = self.check_place(at, state) else { return None };
+            if at == pc && is_on_the_way && matches!(state, State::Bare { .. }) {
+                // Each instruction from where it is called up to here leads to the next one.
+                return Some(state);
+            }
             let (instruction, next) = self.reader.read(at)?;
             let next_state = self.after(state, instruction.effect, next)?;
             was_set_up |= next_state == Some(State::SetUp);
             if instruction.effect == Effect::Call {
                 self.call = at;
+                // It may set the frame up for its caller.
+                is_on_the_way = false;
             }
             at = next;
             let may_end = next_state.is_none() && found.is_none() && !self.is_told;
@@ -130,6 +141,7 @@ impl<M: Memory> Scan<'_, M> {
                 Some(state) => state,
                 None if found.is_some() && was_set_up => return found,
                 None => {
+                    is_on_the_way = false;
                     let entry = if was_set_up { None } else { self.overwritten_entry(at) };
                     at = entry.unwrap_or(at);
                     // Most code is executed with the frame.

@@ -22,6 +22,10 @@ fn proof(code: &[u8], at: u64, told: Option<Range<u64>>) -> Option<FrameProof> {
             let Range { start, end } = self.0.clone()?;
             Some(VirtAddr::new(start)..VirtAddr::new(end))
         }
+
+        fn are_called(&self) -> bool {
+            true
+        }
     }
     // Memory has whole pages; `int3` is in the rest of this one.
     let mut page = code.to_vec();
@@ -131,6 +135,17 @@ fn m1_a_start_is_believed_only_as_far_as_its_function_goes() {
 }
 
 #[test]
+fn m1_code_that_makes_room_for_its_return_address_has_no_rows() {
+    // push rbx; push rbp; mov rbp, rsp; nop; pop rbp; ret, at a place where functions start and at another.
+    let code = [&[0x53][..], &SETS_UP[0], &[0x90, 0x5d, 0xc3]].concat();
+    for at in 1..=5 {
+        assert_eq!(found(&code, at), None, "{at}");
+    }
+    let moved = [&[0x90][..], &code].concat();
+    assert!(found(&moved, 6).is_some());
+}
+
+#[test]
 fn m1_places_that_two_ways_lead_to_with_other_frames_prove_nothing() {
     // je +4, over the frame's set-up, to code that loops with it and without.
     let code = [&[0x74, 0x04][..], &SETS_UP[0], &[0xeb, 0xfe]].concat();
@@ -158,6 +173,24 @@ fn m1_a_function_whose_entry_was_overwritten_by_a_jump_still_has_its_frame() {
     let code = [&[0xe9, 0, 0, 0x10, 0, 0xfe, 0xff][..], &SETS_UP[1], &[0xeb, 0xfe]].concat();
     assert_eq!(told(&code, 11), Some(frame_pointer()));
     assert_eq!(told(&code, 8), Some(by_sp(16, RegRule::SameValue)));
+}
+
+#[test]
+fn m1_a_told_function_that_never_sets_up_a_frame_has_rows_until_it_moves_the_stack_pointer() {
+    // mov rax, rbx; push rcx; pop rcx; sub rsp, r10; jmp rcx.
+    let code = [0x48, 0x89, 0xd8, 0x51, 0x59, 0x4c, 0x29, 0xd4, 0xff, 0xe1];
+    for (at, cfa) in [(0, 8), (3, 8), (4, 16), (5, 8)] {
+        assert_eq!(told(&code, at), Some(by_sp(cfa, RegRule::SameValue)), "{at}");
+        assert_eq!(found(&code, at), None, "{at}");
+    }
+    assert_eq!(told(&code, 8), None);
+    // Passed over by a jump: jmp over push rcx to nop; sub rsp, r10; jmp rcx.
+    let code = [0xeb, 0x01, 0x51, 0x90, 0x4c, 0x29, 0xd4, 0xff, 0xe1];
+    assert_eq!([2, 3].map(|at| told(&code, at)), [None, None]);
+    // After a call, which may have set a frame up: call; nop; jmp rcx. And where two ways meet: jz to nop; push rcx;
+    // nop; jmp rcx.
+    assert_eq!(told(&[0xe8, 64, 0, 0, 0, 0x90, 0xff, 0xe1], 5), None);
+    assert_eq!(told(&[0x74, 0x01, 0x51, 0x90, 0xff, 0xe1], 3), None);
 }
 
 #[test]
