@@ -241,6 +241,11 @@ const HEADER: [u8; 20] =
     [1, 0x1b, 3, 0x3b, 0xfc, 0xfe, 0xff, 0xff, 1, 0, 0, 0, 0, 0x0f, 0, 0, 0x18, 0xff, 0xff, 0xff];
 const HEADER_ADDR: u64 = 0x100;
 
+/// Words of a stack, with others above: where these are absent a zero is no end of it.
+fn on_stack(words: &[u64]) -> Vec<u8> {
+    words.iter().chain(&[1; 64]).flat_map(|word| word.to_le_bytes()).collect()
+}
+
 /// Memory of which only these parts are here.
 struct Space<'a>(Vec<(u64, &'a [u8])>);
 
@@ -257,7 +262,7 @@ impl Memory for Space<'_> {
 
 #[test]
 fn objects_in_the_walked_memory_have_the_rows_of_their_bytes_and_absent_pages_end_the_walk() {
-    let stack: Vec<u8> = [0, 0x1006, 0, 0_u64].iter().flat_map(|w| w.to_le_bytes()).collect();
+    let stack = on_stack(&[0, 0x1006, 0, 0]);
     let parts = [(0, &EH_FRAME[..]), (HEADER_ADDR, &HEADER[..]), (STACK, &*stack)];
     let mut space = Space(parts.to_vec());
     let object = RemoteCfi::open(&mut space, CfiAbi::X86_64, HEADER_ADDR).unwrap().unwrap();
@@ -311,7 +316,7 @@ fn registers_come_from_the_rules_of_objects_in_the_walked_memory_too() {
     let (frame, header) = searched(&functions);
     assert!(u64::try_from(frame.len()).unwrap() < HEADER_ADDR, "they lie one after the other");
     let stack = [0, 0, STACK + 0x38, 0x1110, 0x1210, 0, 0, 0, 0_u64, 0];
-    let stack: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let stack = on_stack(&stack);
     let mut space = Space(vec![(0, &frame), (HEADER_ADDR, &header), (STACK, &stack)]);
     let object = RemoteCfi::open(&mut space, CfiAbi::X86_64, HEADER_ADDR).unwrap().unwrap();
     let text = VirtAddr::new(0x1000)..VirtAddr::new(0x2000);

@@ -2,6 +2,8 @@
 #![cfg(test)]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "tests")]
 
+use std::process::Command;
+
 use unwind_core::{FramePc, VirtAddr};
 use unwind_local::{Capture, End, Symbol};
 
@@ -55,4 +57,38 @@ fn names_are_found_later_for_addresses_that_were_kept() {
     assert!(function.line.is_some_and(|line| line > 40));
     let nowhere = FramePc::Exact(VirtAddr::new(16));
     assert!(Symbol::find_all(nowhere).iter().all(|symbol| symbol.name.is_none()));
+}
+
+/// The name of the function that holds an address.
+fn name_of(addr: usize) -> Option<String> {
+    let mut name = [0; 64];
+    unsafe { unwind_local::name_of(addr, &mut name) }?;
+    let end = name.iter().position(|byte| *byte == 0)?;
+    Some(String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
+#[test]
+fn a_library_that_was_built_anew_gives_no_name_to_the_code_that_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("library.so");
+    // The same bytes but for the name, a number and the build id.
+    let build = |name: &str, number: u32| {
+        let source = folder.path().join("library.c");
+        let text = format!(
+            "static __attribute__((noinline)) int {name}(int a) {{ return a + {number}; }}\n\
+             void *address(void) {{ return (void *){name}; }}\n"
+        );
+        std::fs::write(&source, text).unwrap();
+        let new = folder.path().join("new.so");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-Wl,--build-id", "-o"]);
+        assert!(compiler.arg(&new).arg(&source).status().unwrap().success());
+        std::fs::rename(new, &library).unwrap();
+    };
+    build("first_", 1);
+    let loaded = unsafe { libloading::Library::new(&library) }.unwrap();
+    let address = unsafe { loaded.get::<extern "C" fn() -> usize>(b"address") }.unwrap()();
+    assert_eq!(name_of(address).as_deref(), Some("first_"));
+    build("second", 2);
+    assert_eq!(name_of(address), None);
 }

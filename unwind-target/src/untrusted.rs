@@ -33,6 +33,30 @@ impl Untrusted {
     pub fn escaped(&self) -> Escaped<'_> {
         Escaped { bytes: &self.0, limit: usize::MAX }
     }
+
+    /// The text that is [shown](Self::escaped) so, as files have it. A backslash that begins no escape stands for itself.
+    #[must_use]
+    pub fn of_shown(shown: &str) -> Self {
+        let digit =
+            |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let (mut bytes, mut rest) = (Vec::with_capacity(shown.len()), shown.as_bytes());
+        while let Some((&first, after)) = rest.split_first() {
+            let (byte, after) = match (first, after) {
+                (b'\\', [b'\\', after @ ..]) => (b'\\', after),
+                (b'\\', [b'n', after @ ..]) => (b'\n', after),
+                (b'\\', [b'r', after @ ..]) => (b'\r', after),
+                (b'\\', [b't', after @ ..]) => (b'\t', after),
+                (b'\\', [b'x', high, low, rest @ ..]) => match digit(*high).zip(digit(*low)) {
+                    Some((high, low)) => (high << 4 | low, rest),
+                    None => (first, after),
+                },
+                _ => (first, after),
+            };
+            bytes.push(byte);
+            rest = after;
+        }
+        bytes.into()
+    }
 }
 
 impl<T: Bytes + ?Sized> From<&T> for Untrusted {

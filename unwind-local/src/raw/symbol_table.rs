@@ -65,13 +65,18 @@ pub(crate) unsafe fn find(addr: u64, name: &mut [u8]) -> Option<u64> {
     Some(wide(found.st_value).wrapping_add(bias))
 }
 
+/// What is compared of an object and its file in parts: the smallest page. Linkers put the build id there; without one
+/// what the object exports begins there. Of one that differs, whoever has written to it, there is no name.
+type Part = [u8; 64];
+const PARTS: usize = 64;
+
 /// The file of an object, if it is still the one that was loaded.
 ///
 /// # Safety
 ///
 /// The object stays loaded meanwhile.
 unsafe fn file_of(object: Object) -> Option<ElfFile> {
-    let first = ptr::with_exposed_provenance::<[u8; 64]>(usize::try_from(object.start()).ok()?);
+    let first = ptr::with_exposed_provenance::<Part>(usize::try_from(object.start()).ok()?);
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: the result has room.
     if unsafe { libc::dladdr(first.cast(), info.as_mut_ptr()) } == 0 {
@@ -81,7 +86,12 @@ unsafe fn file_of(object: Object) -> Option<ElfFile> {
     let info = unsafe { info.assume_init() };
     // SAFETY: a name that ends with a zero, of an object that is loaded.
     let file = ElfFile::open(unsafe { CStr::from_ptr(info.dli_fname) })?;
-    // SAFETY: the first page of an object is loaded, and never written to.
-    let loaded = unsafe { first.read() };
-    (file.read::<[u8; 64]>(0)? == loaded).then_some(file)
+    let is_same = |number: usize| {
+        let at = u64::try_from(number.saturating_mul(size_of::<Part>())).ok()?;
+        // SAFETY: the first page of an object is loaded, and is not written to while its names are asked for.
+        let loaded = unsafe { first.wrapping_add(number).read() };
+        (file.read_padded::<Part>(at)? == loaded).then_some(())
+    };
+    (0..PARTS).try_for_each(is_same)?;
+    Some(file)
 }

@@ -18,10 +18,11 @@ mod table_indices;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use memchr::memchr;
 use nix::errno::Errno;
@@ -53,7 +54,11 @@ pub struct ElfFile {
     code: CodeSegments,
     section_table: SectionTable,
     sections: OnceLock<Result<Vec<Section>, ElfError>>,
+    /// Sections that were read and are kept, by their offset, if any are.
+    kept: Option<Box<Kept>>,
 }
+
+type Kept = Mutex<BTreeMap<u64, Arc<Vec<u8>>>>;
 
 /// Where the section headers are. They are read when something is looked for in
 /// them, so that a damaged table harms nothing else.
@@ -136,6 +141,7 @@ impl ElfFile {
             segments,
             section_table,
             sections: OnceLock::new(),
+            kept: None,
             image,
         })
     }
@@ -216,6 +222,33 @@ impl ElfFile {
         } else {
             Ok(bytes)
         }
+    }
+
+    /// The same with the bytes of sections kept that [`shared_section_bytes`](Self::shared_section_bytes) reads,
+    /// for as long as the value is there: for one in which several things are looked for.
+    pub(crate) fn keeping_sections(self) -> Self {
+        Self { kept: Some(Box::default()), ..self }
+    }
+
+    /// As [`section_bytes`](Self::section_bytes), which are kept if that is wanted.
+    ///
+    /// # Errors
+    ///
+    /// As these.
+    pub(crate) fn shared_section_bytes(
+        &self,
+        part: Part,
+        section: &Section,
+    ) -> Result<Arc<Vec<u8>>, ElfError> {
+        let read = || self.section_bytes(part, section).map(Arc::new);
+        let Some(kept) = &self.kept else { return read() };
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = kept.get(&section.offset) {
+            return Ok(Arc::clone(bytes));
+        }
+        let bytes = read()?;
+        kept.insert(section.offset, Arc::clone(&bytes));
+        Ok(bytes)
     }
 
     /// Copies `len` bytes from offset `at` of the file.
@@ -381,6 +414,7 @@ where
         .iter()
         .map(|header| Segment {
             kind: header.p_type(endian),
+            readable: header.p_flags(endian).0 & elf::PF_R.0 != 0,
             executable: header.p_flags(endian).0 & elf::PF_X.0 != 0,
             offset: header.p_offset(endian).into(),
             addr: header.p_vaddr(endian).into(),

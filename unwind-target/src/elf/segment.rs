@@ -6,6 +6,7 @@ use object::elf::ProgramType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub kind: ProgramType,
+    pub readable: bool,
     pub executable: bool,
     pub offset: u64,
     pub addr: u64,

@@ -207,17 +207,28 @@ impl ProcessFiles {
     ///
     /// [`ModuleError`] if the file is gone, or is no ELF file.
     pub fn open(&self, range: &Range<u64>, mapped: &MappedFile) -> Result<ElfFile, ModuleError> {
-        let range = range.clone();
-        let holder = Holder { thread: self.thread, root: self.root.as_ref(), range };
         let search = Search {
             path: &mapped.path,
             proof: mapped.id.map_or(Proof::None, Proof::File),
             is_deleted: mapped.deleted,
             not_after: None,
-            holder: Some(holder),
+            holder: Some(self.holder(range)),
             sysroot: None,
         };
         search.open()
+    }
+
+    /// Opens the file that is mapped there, whatever its name leads to: for root only.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_mapping(&self, range: &Range<u64>) -> Result<ElfFile, ModuleError> {
+        open_elf(self.holder(range).by_mapping())
+    }
+
+    fn holder(&self, range: &Range<u64>) -> Holder<'_> {
+        Holder { thread: self.thread, root: self.root.as_ref(), range: range.clone() }
     }
 }
 

@@ -98,39 +98,60 @@ impl CallFrameRows {
                 Err(_) => return Ok(None),
             }
         }
-        // Most files have no other section, and this one is large.
-        let has_debug_frame = || {
-            let sections = file.sections();
-            sections.map_or(true, |all| all.iter().any(|section| section.name == b".debug_frame"))
-        };
-        if searched.is_some() && !*self.has_debug_frame.get_or_init(has_debug_frame) {
+        if searched.is_some() && !self.has_debug_frame(file) {
             return Ok(None);
         }
         self.indexed_row(file, addr, searched.is_some())
     }
 
+    /// Most files have no other section than that with the search table, and this one is large.
+    fn has_debug_frame(&self, file: &ElfFile) -> bool {
+        *self.has_debug_frame.get_or_init(|| {
+            let sections = file.sections();
+            sections.map_or(true, |all| all.iter().any(|section| section.name == b".debug_frame"))
+        })
+    }
+
     /// The rules for a link-time address, some of which no row can say: they have a row in a
     /// frame of code that was loaded this far above. `None` if there are none such.
     pub fn frame_rules(&self, file: &ElfFile, addr: u64, bias: u64) -> Option<FrameRules> {
-        let searched = self.searched(file).and_then(|searched| {
+        let searched = self.searched(file).map(|searched| {
             let find = |linked: &mut LinkedBytes<'_>, scratch: &mut CfiScratch| {
                 searched.find_frame_rules(linked, addr, scratch)
             };
-            self.read(file, find).ok().flatten()
+            self.read(file, find)
         });
-        let found = searched.or_else(|| self.indexed(file).ok().flatten()?.frame_rules(addr));
+        let found = self.searched_or(file, searched, |indexed| indexed.frame_rules(addr));
         found.map(|rules| rules.loaded(bias))
     }
 
     /// The rules of other registers for a link-time address, if there are any.
     pub fn register_rules(&self, file: &ElfFile, addr: u64) -> Option<RegisterRules> {
-        let searched = self.searched(file).and_then(|searched| {
+        let searched = self.searched(file).map(|searched| {
             let find = |linked: &mut LinkedBytes<'_>, scratch: &mut CfiScratch| {
                 searched.find_register_rules(linked, addr, scratch)
             };
-            self.read(file, find).ok().flatten()
+            self.read(file, find)
         });
-        searched.or_else(|| self.indexed(file).ok().flatten()?.register_rules(addr))
+        self.searched_or(file, searched, |indexed| indexed.register_rules(addr))
+    }
+
+    /// What was found by the search table, if there is one, else what `find` finds in what is read as a whole: if
+    /// the table may lack it.
+    fn searched_or<T, E>(
+        &self,
+        file: &ElfFile,
+        searched: Option<Result<Option<T>, E>>,
+        find: impl FnOnce(&IndexedFrames) -> Option<T>,
+    ) -> Option<T> {
+        match searched {
+            Some(Ok(Some(found))) => return Some(found),
+            Some(Ok(None)) if !self.has_debug_frame(file) && self.disorder(file).is_none() => {
+                return None;
+            }
+            _ => {}
+        }
+        find(self.indexed(file).ok().flatten()?)
     }
 
     /// The search table, if the file has one.
@@ -250,5 +271,24 @@ impl Memory for LinkedBytes<'_> {
             at = at.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn what_a_search_table_lacks_is_not_looked_for_in_the_whole_section() {
+        let program = File::open("/proc/self/exe").unwrap();
+        let file = ElfFile::from_file(program).unwrap();
+        let rows = CallFrameRows::new(&file);
+        // In no function.
+        assert_eq!(rows.row(&file, 1).unwrap(), None);
+        assert!(rows.register_rules(&file, 1).is_none());
+        assert!(rows.frame_rules(&file, 1, 0).is_none());
+        assert!(rows.searched.get().unwrap().is_some() && rows.indexed.get().is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Where data and functions with given names are, by one look at each symbol.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use memchr::memmem;
 use object::elf::{self, FileHeader64};
@@ -39,6 +39,18 @@ pub(crate) fn functions_named<const N: usize>(
     names: &[&[u8]; N],
 ) -> Result<[Option<(u64, u64)>; N], ElfError> {
     named(file, elf::STT_FUNC, names)
+}
+
+/// The link-time addresses of labels in assembly with these names, which are neither, likewise.
+///
+/// # Errors
+///
+/// As [`data_named`].
+pub(crate) fn labels_named<const N: usize>(
+    file: &ElfFile,
+    names: &[&[u8]; N],
+) -> Result<[Option<u64>; N], ElfError> {
+    Ok(named(file, elf::STT_NOTYPE, names)?.map(|place| Some(place?.0)))
 }
 
 fn named<const N: usize>(
@@ -106,16 +118,20 @@ fn each_of_table(
     let section = usize::try_from(table.link).ok().and_then(|index| sections.get(index));
     let section =
         section.ok_or(ElfError::NoSuchSection { part: Part::SymbolNames, index: table.link })?;
-    let names = file.section_bytes(Part::SymbolNames, section)?;
+    let names = file.shared_section_bytes(Part::SymbolNames, section)?;
     // Most files have none of them, and may have a million others.
-    if texts.iter().all(|text| memmem::find(&names, text).is_none()) {
+    let places = texts.iter().flat_map(|text| memmem::find_iter(&names, text).take(MOST));
+    let places: HashSet<u32> = places.filter_map(|place| u32::try_from(place).ok()).collect();
+    if places.is_empty() {
         return Ok(());
     }
-    let bytes = file.section_bytes(Part::Symbols, table)?;
+    let bytes = file.shared_section_bytes(Part::Symbols, table)?;
     let count = bytes.len().checked_div(size_of::<Entry>()).unwrap_or(0);
     let entries: &[Entry] = pod::slice_from_bytes(&bytes, count).map_or(&[], |(s, _)| s);
     let data = entries.iter().filter(|entry| {
-        entry.st_type() == wanted && entry.st_shndx(LittleEndian) != elf::SHN_UNDEF
+        entry.st_type() == wanted
+            && entry.st_shndx(LittleEndian) != elf::SHN_UNDEF
+            && places.contains(&entry.st_name(LittleEndian))
     });
     for entry in data {
         let name = string_at(&names, entry.st_name(LittleEndian));

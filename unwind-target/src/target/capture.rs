@@ -8,7 +8,8 @@
 //! those that run are stopped last and let go first. Memory is read by `/proc/PID/mem`, which, unlike
 //! `process_vm_readv`, does not wait for pages that only the process itself brings in.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::hint::black_box;
 use std::ops::Range;
@@ -17,6 +18,7 @@ use std::rc::Rc;
 use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, pread, read};
 
+use crate::elf::ElfFile;
 use crate::files::mapped_file::{ProcessFiles, VDSO_LIMIT};
 use crate::input_error::InputError;
 use crate::interpreters::Interpreters;
@@ -227,6 +229,8 @@ pub(crate) struct Before {
     memory: Option<File>,
     /// What the text is in the hold.
     text_now: Option<Vec<u8>>,
+    /// Files of interpreters, in which several things are looked for, by the places of their mappings.
+    opened: RefCell<HashMap<u64, Option<Rc<LoadedFile>>>>,
 }
 
 impl Before {
@@ -237,17 +241,29 @@ impl Before {
         let mappings = maps::parse(&text);
         // Freed again, this is there for the copies, and is not brought in during the hold.
         black_box(vec![1_u8; COPIES]);
-        Self { thread, mappings, text, memory, text_now: None }
+        Self { thread, mappings, text, memory, text_now: None, opened: RefCell::default() }
     }
 
     /// The interpreters of the process; `files` are its files.
     pub(crate) fn interpreters(&self, files: &ProcessFiles) -> Interpreters {
-        Interpreters::find(&self.mappings, |mapping| open(files, mapping))
+        Interpreters::find(&self.mappings, |mapping| {
+            let mut opened = self.opened.borrow_mut();
+            let open = || Some(Rc::new(open(files, mapping)?.keeping_sections().into()));
+            opened.entry(mapping.range.start).or_insert_with(open).clone()
+        })
     }
 
     /// The lists of objects that the compilers of the process register.
     pub(crate) fn jit_lists(&self, files: &ProcessFiles) -> JitLists {
-        JitLists::find(&self.mappings, |mapping| open(files, mapping))
+        JitLists::find(&self.mappings, |mapping| {
+            let known = self.opened.borrow().get(&mapping.range.start).cloned().flatten();
+            known.or_else(|| Some(Rc::new(open(files, mapping)?.into())))
+        })
+    }
+
+    /// Closes the files of interpreters.
+    pub(crate) fn close_files(&mut self) {
+        self.opened.take();
     }
 
     /// Reads again what is mapped, now that the process stands.
@@ -279,9 +295,9 @@ impl Before {
     }
 }
 
-fn open(files: &ProcessFiles, mapping: &Mapping) -> Option<Rc<LoadedFile>> {
+fn open(files: &ProcessFiles, mapping: &Mapping) -> Option<ElfFile> {
     match &mapping.backing {
-        Backing::File(file) => Some(Rc::new(files.open(&mapping.range, file).ok()?.into())),
+        Backing::File(file) => files.open(&mapping.range, file).ok(),
         _ => None,
     }
 }

@@ -147,6 +147,8 @@ struct MappedPart {
 impl CoreMemory {
     pub(crate) fn new(core: Rc<ElfFile>) -> Self {
         let loads = core.segments.iter().filter(|s| s.kind == object::elf::PT_LOAD);
+        // What the process could not read either, such as the guard below a stack, will never be there.
+        let loads = loads.filter(|s| s.readable || s.file_size != 0);
         let mut segments: Vec<_> = loads
             .map(|s| CoreSegment {
                 range: s.addr..s.addr.saturating_add(s.memory_size.max(s.file_size)),

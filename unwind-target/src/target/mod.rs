@@ -138,16 +138,14 @@ impl Target {
             };
             // What they need is walked while the process stands.
             let look = if interpreters.need_frames() { Look::InPlace } else { look };
-            let jit_lists = match look {
-                Look::InPlace => JitLists::default(),
-                Look::Copies(_) => before.jit_lists(&files),
-            };
+            let jit_lists = before.jit_lists(&files);
+            before.close_files();
             let (hold, held) = Pause::stop(process, limit, || match look {
                 Look::InPlace => {}
                 Look::Copies(_) => before.look_again(),
             })?;
             let (error, fate) = match look {
-                Look::InPlace => match Self::of_held(&held) {
+                Look::InPlace => match Self::of_held(&held, &jit_lists) {
                     Ok(target) => return Ok(Self { hold: Some(hold), interpreters, ..target }),
                     Err(error) => (error, hold.release()),
                 },
@@ -189,15 +187,15 @@ impl Target {
         Err(TargetError::Ended(process))
     }
 
-    /// Looks at a process that is held.
-    fn of_held(held: &PausedProcess) -> Result<Self, TargetError> {
+    /// Looks at a process that is held, and whose lists of registered objects are known.
+    fn of_held(held: &PausedProcess, jit_lists: &JitLists) -> Result<Self, TargetError> {
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
         let (mappings, memory) = mappings_and_memory(id)?;
         let mut memory = PageCache::new(memory);
         let files = Rc::new(ProcessFiles::of(id));
         let mut modules = load_of_process(&mappings, &files, &mut memory);
-        add_registered(&mut modules, &mappings, &mut memory);
+        modules.add_registered(&mappings, jit_lists.read(&mut memory));
         Ok(Self::of_mapped(Found::of(held), mappings, modules, TargetMemory::Process(memory)))
     }
 

@@ -204,3 +204,22 @@ fn d10_json_has_the_same_text() {
     let value: String = serde_json::from_str(&json).unwrap();
     assert_eq!(read_back(&value), name.as_bytes());
 }
+
+#[test]
+fn what_is_shown_leads_back_to_the_text() {
+    for text in [
+        &b"plain"[..],
+        b"a\\b\n\x1b[0m\t",
+        "\u{202e}x\u{301}".as_bytes(),
+        b"\xff\xfe",
+        b"\\x41",
+        b"",
+    ] {
+        let text = Untrusted::from(text);
+        assert_eq!(Untrusted::of_shown(&text.to_string()), text);
+    }
+    // What shows nothing.
+    for shown in ["\\", "\\x", "\\xg0", "\\q"] {
+        assert_eq!(Untrusted::of_shown(shown).as_bytes(), shown.as_bytes());
+    }
+}
