@@ -145,6 +145,13 @@ impl Recorder {
         self
     }
 
+    /// Whether a walk in the kernel reads the calls of Python and JavaScript, as it does by default. Without it stacks
+    /// have native frames alone.
+    pub fn reads_calls(mut self, calls: bool) -> Self {
+        self.kernel_walk.calls = calls;
+        self
+    }
+
     /// Has stacks copied, and says how many bytes of each are looked at, 8 to 65,528; others are taken for the
     /// nearest of these. Copies have without it 65,528 at first, and then as many as make enough stacks complete.
     /// Stacks that are deeper are incomplete.

@@ -5,14 +5,14 @@ use std::io;
 
 use unwind_target::Untrusted;
 
-use crate::collected::collector::{Collector, Marks};
+use crate::collected::collector::Collector;
 use crate::mapped::names::Names;
 use crate::recording::events::{Event, Events};
 use crate::recording::held::Held;
+use crate::session::recorded_stacks::RecordedStacks;
 use crate::walks::chosen_event::{is_asked, name};
-use crate::walks::found_frames::FoundFrames;
 use crate::walks::shown::{Printer, Shown};
-use crate::walks::walk::WalkedStack;
+use crate::walks::walked_stack::WalkedStack;
 
 /// How many events are put together each by itself, if none was asked for.
 const MOST: usize = 32;
@@ -54,17 +54,12 @@ impl ByEvent {
     }
 
     /// Continues with another recording.
-    pub(crate) fn begin(
-        &mut self,
-        names: Names,
-        marks: Option<Marks>,
-        found_frames: Option<FoundFrames>,
-    ) {
+    pub(crate) fn begin(&mut self, names: Names, recorded: RecordedStacks) {
         self.places.clear();
-        let mut shared = Some((names, marks, found_frames));
+        let mut shared = Some((names, recorded));
         for (at, (_, collector)) in self.collectors.iter_mut().enumerate() {
             match shared.take_if(|_| at == self.at) {
-                Some((names, marks, found)) => collector.begin(names, marks, found),
+                Some((names, recorded)) => collector.begin(names, recorded),
                 None => collector.forget_codes(),
             }
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use unwind_target::Untrusted;
 
-use crate::recording::code_names::InterpretedCode;
+use crate::recording::code_names::{InterpretedCode, Language};
 use crate::walks::found_by::{FoundBy, Shares};
 
 /// The longest label of a frame, in characters.
@@ -26,7 +26,7 @@ pub enum FrameKind {
     User,
     Kernel,
     /// A call of an interpreter.
-    Interpreted,
+    Interpreted(Language),
     /// No frame of a program: a thread, or what is missing.
     Note,
 }
@@ -53,12 +53,28 @@ impl Frame {
 
     /// A function that an interpreter executes.
     pub(crate) fn interpreted(code: &InterpretedCode) -> Self {
+        if *code == InterpretedCode::MAYBE_INLINED {
+            return Self::note("[or a function inlined in it]");
+        }
         let known = Self::new(code.function.as_ref(), code.file.as_ref(), false);
-        let name = match code.function {
-            Some(_) => known.name,
-            None => "[unknown python function]".to_owned(),
+        let name = match (&code.function, code.language) {
+            (Some(_), _) => known.name,
+            (None, Language::Wasm) => "[wasm function]".to_owned(),
+            (None, language) => format!("[unknown {} function]", language.name()),
         };
-        Self { name, file: known.file, kind: FrameKind::Interpreted }
+        Self { name, file: known.file, kind: FrameKind::Interpreted(code.language) }
+    }
+
+    /// Where it is, as it stands after its name in a text; empty if that is not known.
+    pub(crate) fn place(&self) -> String {
+        match (&self.file, self.kind) {
+            (_, FrameKind::Kernel) => " (kernel)".to_owned(),
+            (Some(file), FrameKind::Interpreted(language)) => {
+                format!(" ({}: {file})", language.name())
+            }
+            (Some(file), _) => format!(" ({file})"),
+            (None, _) => String::new(),
+        }
     }
 
     /// What is no frame, in words that may be shown as they are.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -24,10 +23,11 @@ use crate::mapped::recorded_file::RecordedFile;
 use crate::recording::code_names::InterpretedCall;
 use crate::recording::events::Events;
 use crate::recording::held::Held;
+use crate::session::recorded_stacks::RecordedStacks;
 use crate::walks::found_by::FoundBy;
-use crate::walks::found_frames::FoundFrames;
+use crate::walks::frame_calls::FrameCalls;
 use crate::walks::shown::{ChainEnd, Link, Printer, Shown};
-use crate::walks::walk::WalkedStack;
+use crate::walks::walked_stack::{MAYBE_INLINED, WalkedStack};
 
 /// What became of the samples of a recording, as far as it can be told from them.
 #[derive(Clone, Debug, Default)]
@@ -40,15 +40,6 @@ pub(crate) struct Seen {
     pub(crate) unmatched: u64,
     /// User parts that were not checked: those that the kernel found by frame pointers.
     pub(crate) unchecked: u64,
-}
-
-/// Which samples are not complete, by time and thread.
-#[derive(Debug)]
-pub(crate) struct Marks {
-    /// Why stacks are not complete, by the time and the thread of the sample.
-    pub(crate) incomplete: HashMap<(u64, u32), String>,
-    /// Whether all others are.
-    pub(crate) others_are_complete: bool,
 }
 
 /// What a stack is called that reaches the outermost frame by a guess.
@@ -85,8 +76,7 @@ pub struct Collector {
     cgroups: Cgroups,
     names: Names,
     /// What the recording says of its own stacks.
-    marks: Option<Marks>,
-    pub(crate) found_frames: Option<Rc<FoundFrames>>,
+    recorded: RecordedStacks,
     /// By file and link-time address; the files, so that no other has their place in memory.
     codes: HashMap<(usize, u64), Code, RandomState>,
     files: HashMap<usize, Arc<RecordedFile>, RandomState>,
@@ -117,8 +107,7 @@ impl Collector {
             room,
             cgroups: Cgroups::default(),
             names,
-            marks: None,
-            found_frames: None,
+            recorded: RecordedStacks::default(),
             codes: HashMap::default(),
             files: HashMap::default(),
             line_samples: None,
@@ -129,16 +118,9 @@ impl Collector {
         }
     }
 
-    /// Continues with the samples of another recording. Each has its own names; one whose stacks were
-    /// walked when it was made says by `marks` which are not complete.
-    pub(crate) fn begin(
-        &mut self,
-        names: Names,
-        marks: Option<Marks>,
-        found_frames: Option<FoundFrames>,
-    ) {
-        (self.names, self.marks) = (names, marks);
-        self.found_frames = found_frames.map(Rc::new);
+    /// Continues with the samples of another recording. Each has its own names.
+    pub(crate) fn begin(&mut self, names: Names, recorded: RecordedStacks) {
+        (self.names, self.recorded) = (names, recorded);
         self.cgroups = Cgroups::default();
         self.forget_codes();
     }
@@ -168,8 +150,7 @@ impl Collector {
     /// Gives another one what is a recording's, not an event's.
     pub(crate) fn lend(&mut self, other: &mut Self) {
         mem::swap(&mut self.names, &mut other.names);
-        mem::swap(&mut self.marks, &mut other.marks);
-        mem::swap(&mut self.found_frames, &mut other.found_frames);
+        mem::swap(&mut self.recorded, &mut other.recorded);
         mem::swap(&mut self.cgroups, &mut other.cgroups);
     }
 
@@ -192,25 +173,24 @@ impl Collector {
         let seen = &mut self.seen;
         let count = |place: &mut u64| *place = place.saturating_add(1);
         count(&mut seen.samples);
-        let key = (shown.held.time, shown.held.task.tid);
-        let reason = match (shown.end, walked, &mut self.marks) {
-            (ChainEnd::Unmatched(_), ..) => {
+        let reason = match (shown.end, walked) {
+            (ChainEnd::Unmatched(_), _) => {
                 count(&mut seen.unmatched);
                 return Some("unmatched".to_owned());
             }
-            (_, Some(walked), _) => walked.incomplete().map(str::to_owned),
-            (_, None, Some(marks)) if marks.incomplete.contains_key(&key) => {
-                marks.incomplete.remove(&key)
-            }
-            _ if !has_user => {
-                count(&mut seen.kernel_only);
-                return None;
-            }
-            (_, None, Some(Marks { others_are_complete: true, .. })) => None,
-            (_, None, _) => {
-                count(&mut seen.unchecked);
-                return None;
-            }
+            (_, Some(walked)) => walked.incomplete().map(str::to_owned),
+            (_, None) => match self.recorded.take_reason(&shown.held) {
+                Some(reason) => Some(reason),
+                None if !has_user => {
+                    count(&mut seen.kernel_only);
+                    return None;
+                }
+                None if self.recorded.others_are_complete() => None,
+                None => {
+                    count(&mut seen.unchecked);
+                    return None;
+                }
+            },
         };
         match &reason {
             Some(reason) => count(seen.incomplete.entry(reason.clone()).or_default()),
@@ -220,7 +200,7 @@ impl Collector {
     }
 
     /// What is known of the code at an address.
-    fn code(&mut self, shown: &Shown, addr: u64, mode: Mode) -> Code {
+    fn code(&mut self, shown: &Shown, addr: u64, mode: Mode, has_call: bool) -> Code {
         let range = mode.range_of(addr, &shown.space, &shown.kernel);
         let is_user = !matches!(mode, Mode::Kernel | Mode::Other);
         let in_file = match range {
@@ -232,7 +212,7 @@ impl Collector {
         if let Some(code) = key.and_then(|key| self.codes.get(&key)) {
             return *code;
         }
-        let place = self.names.place(addr, mode, &shown.space, &shown.kernel);
+        let place = self.names.place_of(addr, mode, (&shown.space, &shown.kernel), has_call);
         let name = place.function.as_ref().map(|(name, _)| &**name);
         let compared = place.file.as_ref().filter(|_| self.is_compared).map(compared_file);
         let file = compared.as_ref().or(place.file.as_ref());
@@ -245,8 +225,7 @@ impl Collector {
             _ => self.profile.frame(frame),
         };
         // Of other recordings the walk itself tells it.
-        let is_asked =
-            is_user && self.marks.as_ref().is_some_and(|marks| marks.others_are_complete);
+        let is_asked = is_user && self.recorded.others_are_complete();
         let caller_found =
             if is_asked { FoundBy::of_callee(range, addr) } else { FoundBy::Unchecked };
         let code = Code { frame, caller_found };
@@ -269,7 +248,8 @@ impl Collector {
             self.innermost =
                 range.and_then(|range| Some((Arc::clone(&range.file), range.link_time(addr)?)));
         }
-        let code = self.code(shown, addr, mode);
+        let has_call = matches!(self.stack.last(), Some(&(_, FoundBy::Interpreted)));
+        let code = self.code(shown, addr, mode, has_call);
         self.stack.push((code.frame, found));
         code
     }
@@ -316,13 +296,8 @@ impl Collector {
         // Where a part begins is where the CPU was; all others are where calls return to.
         let (mut part, mut has_user) = (None, false);
         let mut next_found = FoundBy::Sampled;
-        let recorded = self.found_frames.clone();
-        let is_user = |link: &Link| matches!(link, Link::Ip(_, Mode::User));
-        let calls = recorded.as_ref().and_then(|found| found.calls());
-        let calls = calls
-            .map(|calls| calls.of_sample(shown.held.number, shown.links().filter(is_user).count()));
-        let mut calls = calls.unwrap_or_default().into_iter().peekable();
-        let mut frames = 0_usize;
+        let recorded = self.recorded.found();
+        let mut calls = FrameCalls::of_chain(recorded.as_deref(), shown);
         let recorded = recorded.as_ref().map(|found| found.of_sample(shown.held.number));
         let mut recorded = recorded.into_iter().flatten();
         let count = shown.links().count();
@@ -337,10 +312,7 @@ impl Collector {
             }
             has_user |= mode.is_user();
             if mode == Mode::User {
-                while let Some((_, call)) = calls.next_if(|&(place, _)| place <= frames) {
-                    self.push_call(&call);
-                }
-                frames = frames.saturating_add(1);
+                calls.of_next_frame().for_each(|call| self.push_call(&call));
             }
             let addr = if is_first { ip } else { ip.wrapping_sub(1) };
             let found = match (mode, shown.source_of_link(at, count)) {
@@ -356,14 +328,10 @@ impl Collector {
             };
             next_found = self.push(shown, addr, mode, found).caller_found;
         }
-        let walked_calls = walked.iter().flat_map(|walked| &walked.calls);
-        let mut runs = walked_calls.peekable();
-        let walked_frames = walked.iter().flat_map(|walked| &walked.frames);
-        for (at, frame) in walked_frames.enumerate() {
+        let mut calls = FrameCalls::of_walk(walked);
+        for frame in walked.iter().flat_map(|walked| &walked.frames) {
             has_user = true;
-            while let Some((_, run)) = runs.next_if(|(place, _)| *place <= at) {
-                run.iter().for_each(|call| self.push_call(call));
-            }
+            calls.of_next_frame().for_each(|call| self.push_call(&call));
             self.push(shown, frame.call, Mode::User, frame.found_by());
         }
         if self.stack.is_empty()
@@ -407,7 +375,13 @@ impl Printer for Collector {
         let innermost = innermost.and_then(|place| self.profile.frames.get(place));
         let root = self.by.root(shown, &self.cgroups, innermost);
         let root = self.profile.frame(root);
-        let reason = reason.filter(|reason| !(reason == GAP && self.mark_gaps()));
+        let mut is_in_place = |reason: &String| match reason.as_str() {
+            GAP => self.mark_gaps(),
+            // A call of its own says so.
+            MAYBE_INLINED => !self.keeps_gaps_apart,
+            _ => false,
+        };
+        let reason = reason.filter(|reason| !is_in_place(reason));
         let why = reason
             .map(|reason| self.profile.frame(Frame::note(&format!("[incomplete: {reason}]"))));
         let outer = why.into_iter().chain([root]).map(|frame| (frame, FoundBy::Nothing));

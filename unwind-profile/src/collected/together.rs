@@ -11,7 +11,7 @@ use unwind_target::untrusted::escaped;
 use unwind_target::{Notices, Untrusted};
 
 use crate::collected::by_event::ByEvent;
-use crate::collected::collector::{Collector, Marks, Seen};
+use crate::collected::collector::{Collector, Seen};
 use crate::collected::error::ReadingError;
 use crate::collected::inlined::CodeFrames;
 use crate::collected::line_samples::LineSamples;
@@ -27,9 +27,9 @@ use crate::recording::pipeline::{Options, Summary};
 use crate::recording::reader::PerfReader;
 use crate::session::ledger::Ledger;
 use crate::session::ledger_section::{LedgerSection, told, unfinished};
+use crate::session::recorded_stacks::RecordedStacks;
 use crate::walks::call_stacks::CallStacks;
 use crate::walks::chosen_event::NoEvent;
-use crate::walks::found_frames::FoundFrames;
 use crate::walks::printed::print;
 
 use crate::collected::reading::{EventRead, Read, Reading, RecordingEnd};
@@ -310,19 +310,13 @@ fn collect(
     let build_ids = reader.build_ids();
     let names = Names::new(origin.kernel(&build_ids), Layout::Perf7_2, notices);
     let names = if reading.names_kernel { names } else { names.without_kernel() };
-    let marks = told.map(|told| {
-        let marks = told.incomplete.iter();
-        let marks = marks.map(|(time, thread, reason)| ((*time, *thread), reason.clone()));
-        Marks { incomplete: marks.collect(), others_are_complete: told.others_are_complete() }
-    });
-    // Without them frames have the colours of tables as they are now.
-    let found_frames = FoundFrames::read(reader).unwrap_or_else(|error| {
+    let (recorded, error) = RecordedStacks::read(reader, told);
+    if let Some(error) = error {
         notices.add(format!(
             "how frames were found is told by tables as they are now, and calls of interpreters are missing: {error}"
         ));
-        None
-    });
-    collectors.begin(names, marks, found_frames);
+    }
+    collectors.begin(names, recorded);
     let files = RecordedFiles::new(build_ids).of_origin(origin).sharing(shared.clone());
     let files = files.with_notices(notices);
     let files = files.with_debug_files(reading.debug_info().files);

@@ -95,12 +95,14 @@ pub struct KernelWalk {
     pub faults: bool,
     /// Whether a process is stopped when its stack is walked, for another unwinder to look at it.
     pub stops: bool,
+    /// Whether calls of interpreters are read.
+    pub calls: bool,
 }
 
 impl Default for KernelWalk {
-    /// Memory is brought in, and no process is stopped.
+    /// Memory is brought in, calls are read, and no process is stopped.
     fn default() -> Self {
-        Self { faults: true, stops: false }
+        Self { faults: true, stops: false, calls: true }
     }
 }
 

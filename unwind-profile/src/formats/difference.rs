@@ -7,7 +7,6 @@ use std::io::{self, Write};
 use inferno::differential;
 use unwind_target::counted::counted;
 
-use crate::collected::call_tree::FrameKind;
 use crate::collected::comparison::{Change, Compared, Comparison};
 use crate::collected::side::Side;
 use crate::formats::format::Format;
@@ -99,12 +98,7 @@ fn write_row(
     let [before, after] = comparison.shares(row.own).map(hundred);
     let [all_before, all_after] = comparison.shares(row.all).map(hundred);
     let bound = row.bound.map_or("-".to_owned(), |bound| format!("{:.2}", hundred(bound)));
-    let file = match (&row.frame.file, row.frame.kind) {
-        (_, FrameKind::Kernel) => " (kernel)".to_owned(),
-        (Some(file), FrameKind::Interpreted) => format!(" (python: {file})"),
-        (Some(file), _) => format!(" ({file})"),
-        (None, _) => String::new(),
-    };
+    let file = row.frame.place();
     writeln!(
         out,
         "{mark:>4} {:>+13.2} % {bound:>5} % {before:>7.2} % {after:>6.2} % {all_before:>13.2} % \

@@ -43,7 +43,7 @@ fn label(frame: &Frame) -> String {
     let name = frame.name.replace(';', ":");
     match frame.kind {
         FrameKind::Kernel => format!("{name}_[k]"),
-        FrameKind::Interpreted => format!("{name}_[p]"),
+        FrameKind::Interpreted(language) => format!("{name}{}", language.suffix()),
         FrameKind::User | FrameKind::Note => name,
     }
 }

@@ -17,6 +17,7 @@ use prost::Message as _;
 use crate::collected::call_tree::{Frame, FrameKind, NOT_KEPT, Node};
 use crate::collected::time_line::Thread;
 use crate::collected::view::View;
+use crate::recording::code_names::Language;
 use crate::walks::found_by::FoundBy;
 
 /// About how many bytes a stack or a sample takes besides its frames.
@@ -250,7 +251,8 @@ impl Dictionary {
         let kind = match frame.kind {
             FrameKind::User => Some("native"),
             FrameKind::Kernel => Some("kernel"),
-            FrameKind::Interpreted => Some("cpython"),
+            FrameKind::Interpreted(Language::Python) => Some("cpython"),
+            FrameKind::Interpreted(_) => Some("v8js"),
             FrameKind::Note => None,
         };
         let kind = kind.map(|kind| Value::StringValue(kind.to_owned()));

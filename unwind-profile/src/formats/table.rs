@@ -21,12 +21,7 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>, top: usize) -> io::Re
     writeln!(out, "    self   total  function")?;
     for (frame, total) in rows.iter().take(top) {
         let (own, total) = (percent(total.own, all), percent(total.all, all));
-        let file = match (&frame.file, frame.kind) {
-            (_, FrameKind::Kernel) => " (kernel)".to_owned(),
-            (Some(file), FrameKind::Interpreted) => format!(" (python: {file})"),
-            (Some(file), _) => format!(" ({file})"),
-            (None, _) => String::new(),
-        };
+        let file = frame.place();
         writeln!(out, "{own:>6} % {total:>5} %  {}{file}", frame.name)?;
     }
     match rows.len().saturating_sub(top) {

@@ -132,8 +132,14 @@ impl Spaces {
             return;
         };
         let (start, offset, executable) = (mapping.addr, mapping.offset, mapping.executable);
-        let range =
-            Range { start, end, offset, executable, file: self.files.guest_file(mapping, time) };
+        let range = Range {
+            start,
+            end,
+            offset,
+            executable,
+            is_moved: false,
+            file: self.files.guest_file(mapping, time),
+        };
         let priority = self.random.hash_one(start);
         let space = match mapping.task.pid {
             KERNEL => &mut self.kernel,
@@ -155,6 +161,7 @@ impl Spaces {
             end,
             offset: mapping.offset,
             executable: mapping.executable,
+            is_moved: false,
             file: self.files.file(mapping, time),
         };
         let priority = self.random.hash_one(range.start);
@@ -252,7 +259,8 @@ impl Spaces {
                 return;
             }
             let file = Arc::new(RecordedFile::of_jit(name.clone(), code));
-            let range = Range { start, end, offset: start, executable: true, file };
+            let range =
+                Range { start, end, offset: start, executable: true, is_moved: false, file };
             *generation = generation.saturating_add(1);
             space.generation = *generation;
             space.ranges = space.ranges.with(range, random.hash_one(start));

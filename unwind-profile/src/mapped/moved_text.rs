@@ -228,6 +228,7 @@ fn first_of(
                 start: piece.range.start,
                 end: piece.range.end,
                 offset: piece.offset,
+                is_moved: true,
                 ..text.clone()
             };
             return found.into_iter().map(range).collect();

@@ -178,6 +178,17 @@ impl Names {
 
     /// The place of an address, in a process with these mappings.
     pub fn place(&mut self, addr: u64, mode: Mode, user: &Space, kernel: &Space) -> Place {
+        self.place_of(addr, mode, (user, kernel), false)
+    }
+
+    /// The same of a frame that may execute a call of an interpreter: that names what has no name of its own.
+    pub(crate) fn place_of(
+        &mut self,
+        addr: u64,
+        mode: Mode,
+        (user, kernel): (&Space, &Space),
+        has_call: bool,
+    ) -> Place {
         let Some(range) = mode.range_of(addr, user, kernel) else {
             return Place { function: None, file: None, in_file: addr };
         };
@@ -188,6 +199,10 @@ impl Names {
             if let Some((function, map)) = self.jit_maps.function(addr, user.maker()) {
                 let file = Some(Untrusted::from(map.as_os_str().as_bytes()));
                 return Place { function: Some(function), file, in_file: addr };
+            }
+            if has_call && range.executable && range.file.is_memory() {
+                let name = Rc::new(Untrusted::from("[compiled code]"));
+                return Place { function: Some((name, 0)), file: None, in_file: addr };
             }
             self.tell_if_untold(range, user);
         }

@@ -93,7 +93,7 @@ mod tests {
     fn space(name: &[u8]) -> Space {
         let file = Arc::new(RecordedFile::of_name(name));
         let (start, end) = (PROBES, PROBES + 0x1000);
-        let range = Range { start, end, offset: 0, executable: true, file };
+        let range = Range { start, end, offset: 0, executable: true, is_moved: false, file };
         Space {
             process: 1,
             ranges: Ranges::default().with(range, 1),

@@ -12,6 +12,8 @@ pub struct Range {
     /// Where in the file `start` is.
     pub offset: u64,
     pub executable: bool,
+    /// The program has moved it there from where the file was mapped.
+    pub is_moved: bool,
     pub file: Arc<RecordedFile>,
 }
 
@@ -229,7 +231,7 @@ mod tests {
             let end = start + 1 + next(if index % 3 == 0 { 10 } else { 100 }).min(299 - start);
             let offset = 1000 * next(5);
             let file = Arc::clone(file);
-            let range = Range { start, end, offset, executable: true, file };
+            let range = Range { start, end, offset, executable: true, is_moved: false, file };
             space = space.with(range, random.hash_one(start));
             for addr in start..end {
                 let at = usize::try_from(addr).unwrap_or(0);

@@ -16,6 +16,7 @@ use unwind_target::elf::sframe_section::SframeSection;
 use unwind_target::files::build_id_cache;
 use unwind_target::files::mapped_file::{Holder, Proof, Search, copy_vdso};
 use unwind_target::interpreters::python::SampledPython;
+use unwind_target::interpreters::v8::SampledV8;
 use unwind_target::jit::jit_code::JitCode;
 use unwind_target::jit::registered_objects::list_of;
 use unwind_target::loaded::module_error::ModuleError;
@@ -56,6 +57,8 @@ pub struct RecordedFile {
     switches: OnceLock<FileSwitches>,
     has_v8: OnceLock<bool>,
     has_python: OnceLock<bool>,
+    /// Where V8's builtin functions are, if it has V8 whose calls are read.
+    builtins: OnceLock<Option<Range<u64>>>,
     jit_list: OnceLock<Option<u64>>,
     /// Whether a sample was told to be in it.
     has_samples: AtomicBool,
@@ -258,6 +261,12 @@ impl RecordedFile {
     pub(crate) fn has_python(&self) -> bool {
         let find = || self.elf().is_ok_and(|file| SampledPython::of(file).is_some());
         *self.has_python.get_or_init(find)
+    }
+
+    /// The link-time addresses of V8's builtin functions, if it has V8 whose calls are read.
+    pub(crate) fn builtins(&self) -> Option<&Range<u64>> {
+        let find = || Some(SampledV8::of(self.elf().ok()?)?.builtins);
+        self.builtins.get_or_init(find).as_ref()
     }
 
     /// The link-time address of its list of objects that compilers register, if it has one.

@@ -6,6 +6,7 @@ use unwind_core::{
     Arch, FrameContext, KeyedRange, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row,
     RowKey, RowKeys, RowSource, SliceMemory, VirtAddr, WordSize,
 };
+use unwind_perf::record::UserState;
 use unwind_target::elf::error::Part;
 use unwind_target::rows::program_start::EntryPoints;
 use unwind_target::rows::sframe_tables::with_mark;
@@ -152,26 +153,45 @@ pub(crate) fn row_of_section(range: &Range, addr: u64) -> Result<Option<Row>, sf
 /// The copied stack, the files, whose code does not change, and code that is in no file.
 pub(crate) struct SampleMemory<'s> {
     stack: SliceMemory<'s>,
+    /// Where the copy ends, if the stack may be longer.
+    cut: Option<u64>,
     space: &'s Space,
     running: &'s mut RunningCode,
 }
 
 impl<'s> SampleMemory<'s> {
-    /// Of a sample with this copy of the stack from the stack pointer `sp` on.
-    pub(crate) const fn new(
+    /// Of a sample with a copy of the stack from the stack pointer `sp` on.
+    pub(crate) fn new(
         sp: u64,
-        stack: &'s [u8],
+        state: &UserState<'s>,
         space: &'s Space,
         running: &'s mut RunningCode,
     ) -> Self {
-        Self { stack: SliceMemory::new(VirtAddr::new(sp), stack), space, running }
+        let stack = state.stack;
+        let end = u64::try_from(stack.len()).ok().and_then(|len| sp.checked_add(len));
+        let cut = end.filter(|_| stack.len() == state.room);
+        Self { stack: SliceMemory::new(VirtAddr::new(sp), stack), cut, space, running }
+    }
+
+    /// Why bytes are not there where no file is mapped.
+    fn absence(&self, addr: VirtAddr, len: u64) -> ReadError {
+        /// Where the addresses of user code end.
+        const USER_END: u64 = 1 << 47;
+        let end = addr.get().saturating_add(len);
+        match self.cut {
+            Some(cut) if end > cut && end <= USER_END => ReadError::NotResident,
+            _ => ReadError::Invalid,
+        }
     }
 
     /// Fills `buf` with what is mapped at `addr`.
     #[cold]
     fn read_code(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
-        let range = self.space.find(addr.get()).ok_or(ReadError::Invalid)?;
+        // perf tells of the stack's own mapping, too, which has no file.
+        let has_code = |range: &&Range| range.executable || range.file.path().is_some();
+        let range = self.space.find(addr.get()).filter(has_code);
+        let range = range.ok_or_else(|| self.absence(addr, len))?;
         if range.executable && (range.file.is_jit() || !range.file.has_code()) {
             return match self.space.processes {
                 _ if range.file.read_jit(addr.get(), buf) => Ok(()),

@@ -226,7 +226,8 @@ impl RegisteredObjects {
                 let Some(under) = made_code(&ranges, &part) else { continue };
                 let (start, end) = (part.start, part.end);
                 let file = Arc::clone(file);
-                let code = Range { start, end, offset: start, executable: true, file };
+                let code =
+                    Range { start, end, offset: start, executable: true, is_moved: false, file };
                 ranges = ranges.with(code.clone(), self.random.hash_one(start));
                 placed.push(PlacedCode { code, under });
             }

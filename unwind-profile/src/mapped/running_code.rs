@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::ops;
 use std::time::{Duration, Instant};
 
 use unwind_core::{Arch, FrameContext, FramePc, Memory, ReadError, Row, RowSource, VirtAddr};
@@ -10,7 +11,7 @@ use unwind_target::target::memory::{ProcessMemory, read_by_pieces};
 use unwind_x86::{FrameProof, ProvenFrames};
 
 use crate::mapped::address_spaces::Space;
-use crate::mapped::generated_code::ToldBounds;
+use crate::mapped::generated_code::{ToldBounds, V8Function};
 
 const PAGE: usize = 4096;
 
@@ -75,11 +76,13 @@ impl RunningCode {
 /// How many proofs are kept at most.
 const PROOFS: usize = 1 << 16;
 
+type ProofKey = (u32, u64, FramePc, Option<u64>);
+
 /// What is proved of frames by their code.
 #[derive(Debug, Default)]
 pub(crate) struct KnownProofs {
-    /// By process, the generation of what it has mapped, and the pc.
-    proofs: HashMap<(u32, u64, FramePc), KnownProof>,
+    /// By process, the generation of what it has mapped, the pc, and where its function was told to start.
+    proofs: HashMap<ProofKey, KnownProof>,
 }
 
 /// What was proved at a moment.
@@ -94,7 +97,7 @@ impl KnownProofs {
     /// different by now. Of a process that has ended it is what it was.
     fn get(
         &mut self,
-        key: (u32, u64, FramePc),
+        key: ProofKey,
         can_be_read: impl FnOnce() -> bool,
         prove: impl FnOnce() -> Option<FrameProof>,
     ) -> Option<FrameProof> {
@@ -119,6 +122,8 @@ impl KnownProofs {
 pub(crate) struct ProvenRows<'s> {
     pub(crate) space: &'s Space,
     pub(crate) known: &'s mut KnownProofs,
+    /// Functions that an engine tells of with a stack.
+    pub(crate) told: &'s [ops::Range<u64>],
 }
 
 impl<A: Arch> RowSource<A> for ProvenRows<'_> {
@@ -129,17 +134,22 @@ impl<A: Arch> RowSource<A> for ProvenRows<'_> {
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let Self { space, known } = self;
+        let Self { space, known, told } = self;
         if !space.find(frame.lookup_addr().get()).is_some_and(|range| range.executable) {
             return Ok(None);
         }
         frame.may_change();
-        let (pc, key) = (frame.pc(), (space.process, space.generation, frame.pc()));
+        let (pc, addr) = (frame.pc(), frame.lookup_addr().get());
+        let told = told.iter().find(|told| told.contains(&addr));
+        let key = (space.process, space.generation, pc, told.map(|told| told.start));
         let mem = RefCell::new(mem);
         let can_be_read = || mem.borrow_mut().read(pc.addr(), &mut [0]).is_ok();
         let prove = || {
-            let proven = ProvenFrames::new(ToldBounds { space });
-            proven.proof(A::WORD, pc, &mut **mem.borrow_mut())
+            let mem = &mut **mem.borrow_mut();
+            match V8Function::at(addr, told, space) {
+                Some(function) => ProvenFrames::new(function).proof(A::WORD, pc, mem),
+                None => ProvenFrames::new(ToldBounds { space }).proof(A::WORD, pc, mem),
+            }
         };
         let proof = known.get(key, can_be_read, prove);
         Ok(proof.and_then(|proof| proof.row(frame.sp(), frame.fp())))
@@ -165,7 +175,7 @@ mod tests {
         let pc = FramePc::Exact(VirtAddr::new(0));
         let proof = ProvenFrames::new(()).proof(unwind_core::WordSize::Eight, pc, &mut mem);
         assert!(proof.is_some());
-        let key = (1, 1, pc);
+        let key = (1, 1, pc, None);
         assert_eq!(known.get(key, || false, || proof), None, "it has ended before");
         assert_eq!(known.get(key, || true, || proof), proof);
         // It is known.
@@ -180,7 +190,7 @@ mod tests {
         age(&mut known);
         assert_eq!(known.get(key, || false, || panic!("proved")), proof);
         assert_eq!(known.get(key, || true, || None), None);
-        assert_eq!(known.get((2, 1, pc), || false, || proof), None, "another process");
+        assert_eq!(known.get((2, 1, pc, None), || false, || proof), None, "another process");
     }
 
     /// `ret`, and `int3` up to the end of the page.

@@ -5,6 +5,7 @@
 //! the walks; no file has them.
 
 use unwind_perf::record::Endian;
+use unwind_target::interpreters::sampled::Others;
 
 use crate::recording::end_name::name_of_end;
 
@@ -15,37 +16,85 @@ pub(crate) enum ToldStack<'a> {
     Walked(&'a [u64], Option<&'static str>),
     /// The same of a stack with frames of an interpreter's evaluator, and what these execute.
     Calling(ToldCalls<'a>, &'a [u64], Option<&'static str>),
-    /// A sample with registers and a copy of the stack: its bytes, in words.
-    Copied(&'a [u64]),
+    /// A sample with registers and a copy of the stack: its bytes, in words. And the calls of frames that may be on it,
+    /// if calls are read.
+    Copied(&'a [u64], Option<ToldCalls<'a>>),
 }
 
-/// Calls of an interpreter, in words: for each frame that executes some its place and how many, then the number of
-/// the code and the line of each, the innermost first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Calls of an interpreter, in words: for each frame that may execute some which that is, and how many, then the number
+/// of the code and the line of each, the innermost first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ToldCalls<'a> {
     words: &'a [u64],
     /// Each is at its frame, and none is missing.
     pub(crate) is_complete: bool,
 }
 
+/// A frame that may execute calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToldFrame {
+    /// Its place on the stack as that was walked where the calls were read.
+    pub(crate) place: u32,
+    pub(crate) pc: u64,
+    pub(crate) cfa: u64,
+    /// Whether there are other calls of it.
+    pub(crate) others: Others,
+    /// Where its code starts, and ends, if it is in no file; else zeros.
+    pub(crate) code: [u64; 2],
+}
+
 impl<'a> ToldCalls<'a> {
-    /// The place of each frame, and its calls.
+    /// Those of these words, which may not be all.
+    pub(crate) const fn of(words: &'a [u64]) -> Self {
+        Self { words, is_complete: false }
+    }
+
+    /// Their words.
+    pub(crate) const fn words(self) -> &'a [u64] {
+        self.words
+    }
+
+    /// Above the count, what of others there may be.
+    const INLINED: u32 = 1 << 30;
+    const UNKNOWN: u32 = 1 << 31;
+
+    /// Each frame, and its calls.
     pub(crate) fn runs(
         &self,
-    ) -> impl Iterator<Item = (u32, impl Iterator<Item = (u32, u32)> + 'a)> {
+    ) -> impl Iterator<Item = (ToldFrame, impl ExactSizeIterator<Item = (u32, u32)> + 'a)> {
         let mut rest = self.words;
         std::iter::from_fn(move || {
-            let (&head, after) = rest.split_first()?;
+            let (&[head, pc, cfa, start, end], after) = rest.split_first_chunk()?;
             let (place, count) = halves(head);
-            let (calls, after) = after.split_at_checked(usize::try_from(count).ok()?)?;
+            let others = match (count & Self::UNKNOWN, count & Self::INLINED) {
+                (0, 0) => Others::None,
+                (0, _) => Others::Inlined,
+                _ => Others::Unknown,
+            };
+            let count = usize::try_from(count & !(Self::UNKNOWN | Self::INLINED)).ok()?;
+            let (calls, after) = after.split_at_checked(count)?;
             rest = after;
-            Some((place, calls.iter().map(|&call| halves(call))))
+            let frame = ToldFrame { place, pc, cfa, others, code: [start, end] };
+            Some((frame, calls.iter().map(|&call| halves(call))))
         })
+    }
+
+    /// The words of a frame, and of its calls.
+    pub(crate) fn words_of(frame: ToldFrame, calls: &[(u32, u32)]) -> impl Iterator<Item = u64> {
+        let flag = match frame.others {
+            Others::None => 0,
+            Others::Inlined => Self::INLINED,
+            Others::Unknown => Self::UNKNOWN,
+        };
+        let count = u32::try_from(calls.len()).unwrap_or(0) | flag;
+        let [start, end] = frame.code;
+        let head = [word_of(frame.place, count), frame.pc, frame.cfa, start, end];
+        head.into_iter().chain(calls.iter().map(|&(code, line)| word_of(code, line)))
     }
 }
 
 /// A word of two numbers.
-pub(crate) fn word_of(high: u32, low: u32) -> u64 {
+fn word_of(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
@@ -61,6 +110,8 @@ const COPIED: u64 = 0xeb1d_0001_0000_0000;
 /// The next word has how many words of calls come first, and whether they are complete.
 const CALLING: u64 = 0xeb1d_0002_0000_0000;
 const REASON: u64 = 0xffff;
+/// In place of a number of words: no calls are read.
+const NO_CALLS: u64 = u64::MAX;
 
 /// Why a stack is not complete that an engine has walked.
 pub(crate) const REASONS: [&str; 9] = [
@@ -92,7 +143,14 @@ impl<'a> ToldStack<'a> {
                 let calls = ToldCalls { words, is_complete: is_complete != 0 };
                 Some(Self::Calling(calls, pcs, reason))
             }
-            COPIED => Some(Self::Copied(rest)),
+            COPIED => {
+                let (&head, rest) = rest.split_first()?;
+                if head == NO_CALLS {
+                    return Some(Self::Copied(rest, None));
+                }
+                let (words, copy) = rest.split_at_checked(usize::try_from(head).ok()?)?;
+                Some(Self::Copied(copy, Some(ToldCalls::of(words))))
+            }
             _ => None,
         }
     }
@@ -117,11 +175,13 @@ impl<'a> ToldStack<'a> {
         WALKED | u64::from_le_bytes([0, code, 0, 0, 0, 0, 0, 0])
     }
 
-    /// The words of a copy: those of a sample, whose length is a multiple of eight.
-    pub(crate) fn copied(sample: &[u8]) -> Vec<u64> {
+    /// The words of a copy: those of a sample, whose length is a multiple of eight, and the calls, if calls are read.
+    pub(crate) fn copied(sample: &[u8], calls: Option<&[u64]>) -> Vec<u64> {
         let (words, _) = sample.as_chunks();
         let words = words.iter().map(|&word| Endian::NATIVE.u64(word));
-        std::iter::once(COPIED).chain(words).collect()
+        let count = calls.and_then(|calls| u64::try_from(calls.len()).ok());
+        let heads = [COPIED, count.unwrap_or(NO_CALLS)];
+        heads.into_iter().chain(calls.into_iter().flatten().copied()).chain(words).collect()
     }
 
     /// The bytes of a sample in words.
@@ -140,7 +200,22 @@ mod tests {
             let words = [ToldStack::walked(reason), 0x1000, 0x2000];
             assert_eq!(ToldStack::of(&words), Some(ToldStack::Walked(&words[1..], reason)));
         }
-        let calls = [word_of(3, 2), word_of(7, 10), word_of(8, 0), word_of(9, 1), word_of(7, 11)];
+        let frame = |place, others| ToldFrame {
+            place,
+            pc: 0x1000,
+            cfa: 0x2000,
+            others,
+            code: [0x900, 0x1100],
+        };
+        let expected = [
+            (frame(3, Others::None), vec![(7, 10), (8, 0)]),
+            (frame(9, Others::Inlined), vec![(7, 11)]),
+            (frame(11, Others::Unknown), vec![]),
+        ];
+        let words = |(frame, calls): &(ToldFrame, Vec<_>)| -> Vec<u64> {
+            ToldCalls::words_of(*frame, calls).collect()
+        };
+        let calls: Vec<u64> = expected.iter().flat_map(words).collect();
         for is_complete in [true, false] {
             let mut words = ToldStack::calling(Some("no-row"), &calls, is_complete);
             words.push(0x1000);
@@ -150,17 +225,21 @@ mod tests {
             };
             assert_eq!(calls.is_complete, is_complete);
             let runs: Vec<_> =
-                calls.runs().map(|(place, calls)| (place, calls.collect::<Vec<_>>())).collect();
-            assert_eq!(runs, [(3, vec![(7, 10), (8, 0)]), (9, vec![(7, 11)])]);
+                calls.runs().map(|(frame, calls)| (frame, calls.collect::<Vec<_>>())).collect();
+            assert_eq!(runs, expected);
             // More than there is.
             assert_eq!(ToldStack::of(&words[..4]), None);
         }
         let words = [ToldStack::ended(37), 0x1000];
         let walked = ToldStack::Walked(&words[1..], Some("non-canonical"));
         assert_eq!(ToldStack::of(&words), Some(walked));
-        let words = ToldStack::copied(&[1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(ToldStack::of(&words), Some(ToldStack::Copied(&words[1..])));
-        assert_eq!(ToldStack::bytes(&words[1..]), [1, 2, 3, 4, 5, 6, 7, 8]);
+        let words = ToldStack::copied(&[1, 2, 3, 4, 5, 6, 7, 8], Some(&calls));
+        let told = ToldStack::of(&words);
+        let Some(ToldStack::Copied(copy, of_copy)) = told else { panic!("{told:?}") };
+        assert_eq!(of_copy.unwrap().runs().count(), 3);
+        assert_eq!(ToldStack::bytes(copy), [1, 2, 3, 4, 5, 6, 7, 8]);
+        let words = ToldStack::copied(&[1, 2, 3, 4, 5, 6, 7, 8], None);
+        assert_eq!(ToldStack::of(&words), Some(ToldStack::Copied(copy, None)));
         assert_eq!(ToldStack::of(&[0x1000]), None);
         assert_eq!(ToldStack::of(&[]), None);
     }

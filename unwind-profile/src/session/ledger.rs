@@ -36,6 +36,7 @@ const SCHEMA: u32 = 1;
 /// | `executed-another` | the process has executed another program before its stack could be walked | |
 /// | `thread-ended` | the thread has ended before its stack could be walked | |
 /// | `interpreted-calls` | in the kernel: calls of an interpreter may be missing, or not at their frames | |
+/// | `inlined-calls` | in the kernel: the innermost call of JavaScript may be one that is inlined in it | node's `--detailed-line-info` |
 /// | `no-memory` | the Linux module had no memory for the walk | |
 /// | `table-awaited` | by the Linux module: the table of a file was still being made, or could not be handed in | |
 /// | `record-limit` | there are more frames than a record can have | |

@@ -7,6 +7,7 @@ pub mod keeper;
 pub mod ledger;
 pub mod ledger_section;
 pub mod parts;
+pub mod recorded_stacks;
 pub mod recording;
 pub mod rings;
 pub mod stream;

@@ -233,7 +233,7 @@ fn user_pc(held: &Held) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::walks::walk::{WalkedFrame, WalkedStack};
+    use crate::walks::walked_stack::{WalkedFrame, WalkedStack};
 
     fn call(from: u64, to: u64) -> Branch {
         Branch { from, to, info: BranchInfo::from_bits(0) }

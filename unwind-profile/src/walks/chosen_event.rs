@@ -9,7 +9,7 @@ use crate::engine::OFF_CPU;
 use crate::recording::events::{Event, Events};
 use crate::recording::held::Held;
 use crate::walks::shown::{Printer, Shown};
-use crate::walks::walk::WalkedStack;
+use crate::walks::walked_stack::WalkedStack;
 
 /// The event that was asked for is not there.
 #[derive(Debug, thiserror::Error)]

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use unwind_target::Untrusted;
 
-use crate::recording::code_names::{InterpretedCall, InterpretedCode};
-use crate::walks::walk::WalkedStack;
+use crate::recording::code_names::{InterpretedCall, InterpretedCode, Language};
+use crate::walks::walked_stack::WalkedStack;
 
-/// How many calls are kept in the tree, and of how many samples: with these and all names the section stays
-/// below 64 MiB, which a reader allows.
-const MAX_CALLS: usize = 1 << 19;
-const MAX_SAMPLES: usize = 1 << 21;
-/// How many bytes of names.
-const MAX_NAMES: usize = 16 << 20;
-/// How many calls a stack has at most when it is read: more than an engine hands out.
+/// How many calls are kept in the tree, and of how many samples: with these, all names and what there is of other
+/// frames the section stays below 64 MiB, which a reader allows.
+pub(super) const MAX_CALLS: usize = 1 << 18;
+pub(super) const MAX_SAMPLES: usize = 1 << 21;
+/// How many bytes names take in JSON.
+pub(super) const MAX_NAMES: usize = 8 << 20;
+/// How many calls a stack has at most.
 const MAX_DEPTH: usize = 1 << 10;
 
 /// A call: that of its caller plus one, its code, its line, and which native frame executes it, counted from
@@ -40,9 +40,10 @@ pub struct FoundCalls {
 impl FoundCalls {
     /// Makes the names ready after reading.
     pub(crate) fn prepare(&mut self) {
-        let code = |(_, function, file): &(String, Option<String>, Option<String>)| {
-            let text = |text: &Option<String>| text.as_deref().map(Into::into);
-            Arc::new(InterpretedCode { function: text(function), file: text(file) })
+        let code = |(language, function, file): &(String, Option<String>, Option<String>)| {
+            let text = |text: &Option<String>| text.as_deref().map(Untrusted::of_shown);
+            let language = Language::of(language).unwrap_or(Language::Python);
+            Arc::new(InterpretedCode { language, function: text(function), file: text(file) })
         };
         self.read = self.codes.iter().map(code).collect();
     }
@@ -91,7 +92,9 @@ impl FoundCallsBuilder {
         if walked.calls.is_empty() {
             return true;
         }
-        if number >= MAX_SAMPLES {
+        let count =
+            walked.calls.iter().fold(0, |sum: usize, (_, run)| sum.saturating_add(run.len()));
+        if number >= MAX_SAMPLES || count > MAX_DEPTH {
             return false;
         }
         let mut caller = 0;
@@ -127,13 +130,15 @@ impl FoundCallsBuilder {
         }
         let text = |name: &Option<Untrusted>| name.as_ref().map(|name| name.escaped().to_string());
         let (function, file) = (text(&code.function), text(&code.file));
-        let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        // A character may take six bytes.
+        let len =
+            |text: &Option<String>| serde_json::to_string(text).map_or(MAX_NAMES, |it| it.len());
         self.names = self.names.saturating_add(len(&function)).saturating_add(len(&file));
         let place = u32::try_from(self.found.codes.len()).ok()?;
         if self.names > MAX_NAMES {
             return None;
         }
-        self.found.codes.push(("python".to_owned(), function, file));
+        self.found.codes.push((code.language.name().to_owned(), function, file));
         self.codes.insert(Arc::clone(code), place);
         Some(place)
     }
@@ -149,7 +154,8 @@ mod tests {
     use super::*;
 
     fn call(name: &str, line: u32) -> InterpretedCall {
-        let code = InterpretedCode { function: Some(name.into()), file: Some("a.py".into()) };
+        let (language, file) = (Language::JavaScript, Some("a.js".into()));
+        let code = InterpretedCode { language, function: Some(name.into()), file };
         InterpretedCall { code: Arc::new(code), line }
     }
 
@@ -161,7 +167,7 @@ mod tests {
             WalkedStack { calls, ..WalkedStack::told(&pcs, None) }
         };
         let outer = || vec![call("main", 7), call("<module>", 9)];
-        let first = vec![(1, vec![call("key", 3)]), (3, outer())];
+        let first = vec![(1, vec![call("key\\ \u{1b}[31m", 3)]), (3, outer())];
         assert!(builder.take(0, &stack(5, first.clone())));
         assert!(builder.take(1, &stack(5, Vec::new())));
         // Another leaf under the same callers, one frame deeper.

@@ -12,7 +12,7 @@ use crate::recording::header::Feature;
 use crate::recording::reader::PerfReader;
 use crate::walks::found_by::FoundBy;
 use crate::walks::found_calls::{FoundCalls, FoundCallsBuilder};
-use crate::walks::walk::{WalkedFrame, WalkedStack};
+use crate::walks::walked_stack::{WalkedFrame, WalkedStack};
 
 /// The feature section. perf leaves out those that it does not know.
 pub(crate) const FOUND_FRAMES: Feature = Feature(254);
@@ -21,10 +21,10 @@ pub(crate) const FOUND_FRAMES: Feature = Feature(254);
 const SCHEMA: u32 = 1;
 
 /// How many different stacks of ways are kept, how many runs each has, and of how many samples
-/// they are kept: with these the section stays below 64 MiB, which a reader allows.
-const MAX_STACKS: usize = 1 << 14;
+/// they are kept: with these and the calls the section stays below 64 MiB, which a reader allows.
+const MAX_STACKS: usize = 1 << 13;
 const MAX_RUNS: usize = 32;
-const MAX_SAMPLES: usize = 8_000_000;
+const MAX_SAMPLES: usize = 4_000_000;
 
 /// A number of frames, one after the other, that were found in the way of this place.
 type Run = (u8, u32);
@@ -200,6 +200,18 @@ mod tests {
         assert_eq!(of_sample(4), [Sampled, Unchecked].repeat(MAX_RUNS / 2));
         assert_eq!(of_sample(5), []);
         assert_eq!(found.stacks.len(), 3);
+    }
+
+    #[test]
+    fn the_section_is_never_longer_than_a_reader_allows() {
+        use crate::walks::found_calls::{MAX_CALLS, MAX_NAMES, MAX_SAMPLES as SAMPLES_WITH_CALLS};
+        let len = |text: &str| text.len();
+        let stacks = MAX_STACKS * (len("[],") + MAX_RUNS * len("[12,65536],"));
+        let samples = MAX_SAMPLES * len("8192,") + SAMPLES_WITH_CALLS * len("262144,");
+        let calls = MAX_CALLS * len("[262144,262144,9999999,65536],");
+        // Each code has a name or two, and each of these a mark around it.
+        let names = MAX_NAMES + MAX_CALLS * len(r#"["javascript",,],"#);
+        assert!(stacks + samples + calls + names < 64 << 20);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::recording::tool_record;
 use crate::walks::call_stacks::{CallStack, CallStacks, with_calls};
 use crate::walks::found_frames::{FoundFrames, FoundFramesBuilder};
 use crate::walks::tally::Tally;
-use crate::walks::walk::{WalkedFrame, WalkedStack};
+use crate::walks::walked_stack::{WalkedFrame, WalkedStack};
 use crate::walks::walkers::{Job, WalkSetup, Walks, Work};
 
 /// How many times as long as the recording the result is, and how much longer, before the
@@ -206,7 +206,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let held = Arc::new(held);
         let work = matches!(outcome, Outcome::Inline).then(|| {
             let space = self.spaces.of(held.task, held.time);
-            Work::Walk(Job { held: Arc::clone(&held), attr, space, lacks_calls: false })
+            Work::Walk(Job { held: Arc::clone(&held), attr, space, calls: None })
         });
         self.write_moved(&held)?;
         self.push(Waiting::ToWalk(held, attr, chain, calls), work)

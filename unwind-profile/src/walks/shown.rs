@@ -18,7 +18,7 @@ use crate::recording::pipeline::Sink;
 use crate::recording::reader::PerfReader;
 use crate::walks::call_stacks::{CallStack, CallStacks, FrameSource, with_calls};
 use crate::walks::threads::Threads;
-use crate::walks::walk::WalkedStack;
+use crate::walks::walked_stack::WalkedStack;
 use crate::walks::walkers::{Job, Walks, Work};
 
 /// A sample, or a recorded stack that stands for itself.
@@ -190,7 +190,7 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
         };
         let work = attr.map(|attr| {
             let (held, space) = (Arc::clone(&shown.held), shown.space.clone());
-            Work::Walk(Job { held, attr, space, lacks_calls: false })
+            Work::Walk(Job { held, attr, space, calls: None })
         });
         self.walks.push(shown, told.or(work));
         self.print_walked(events)

@@ -7,7 +7,7 @@ use unwind_perf::record::{Attr, UserState};
 
 use crate::recording::held::Held;
 use crate::walks::marks::{Mark, Marks};
-use crate::walks::walk::WalkedStack;
+use crate::walks::walked_stack::WalkedStack;
 
 /// How many samples there were of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

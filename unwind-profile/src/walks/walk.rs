@@ -1,13 +1,13 @@
 //! Walking the stack of a sample that has registers and a copy of the stack.
 
 use std::fmt;
+use std::ops::Range;
 
 use unwind_core::{
-    Arch, CacheStats, End, FramePc, PackedFrame, Provenance, Registers as _, RowCache, RowSource,
-    RowStore, TableError, Trace, Walker,
+    Arch, CacheStats, End, Frame, PackedFrame, Registers as _, RowCache, RowSource, RowStore,
+    TableError, Trace, Walker,
 };
 use unwind_perf::record::{Callchain, UserAbi, UserState};
-use unwind_target::interpreters::python::is_evaluator;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::rows::program_start::ProgramStart;
 use unwind_target::stack::walk::{ia32_arch, ia32_registers, x86_64_registers};
@@ -24,135 +24,18 @@ use crate::mapped::recorded_tables::{
     Code, RecordedKeys, RecordedSwitches, RecordedTables, SampleMemory,
 };
 use crate::mapped::running_code::{KnownProofs, ProvenRows, RunningCode};
-use crate::recording::code_names::{CodeNames, InterpretedCall};
+use crate::recording::code_names::CodeNames;
 use crate::recording::told_stack::ToldCalls;
-use crate::walks::call_stacks::{CallStack, FrameSource, JoinedCall};
-use crate::walks::found_by::FoundBy;
-use crate::walks::stack_end::{STACK_COPY_TOO_SHORT, why_ended};
+use crate::walks::stack_end::why_ended;
+use crate::walks::walked_stack::{WalkedFrame, WalkedStack};
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
 const MAX_FRAMES: u32 = 8192;
 /// The same, as room.
 const TRACE: usize = 8192;
 
-/// A walked stack.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WalkedStack {
-    /// Innermost first.
-    pub frames: Vec<WalkedFrame>,
-    /// Why there are no more frames, if the last one is not known to be the outermost. To be
-    /// shown as it is: the names in it are escaped.
-    pub cut: Option<String>,
-    /// The same in a word, which stays the same in later versions; empty where there is
-    /// nothing to say.
-    pub(crate) end: &'static str,
-    /// The calls that frames of an interpreter's evaluator execute, by their places, the innermost first.
-    pub calls: Vec<(usize, Vec<InterpretedCall>)>,
-}
-
-/// Why stacks are not complete whose calls of an interpreter may not be all there, or at their frames.
-pub(crate) const IN_DOUBT: &str = "interpreted-calls";
-
-/// A frame of a walked stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WalkedFrame {
-    /// The pc: of the first frame the sampled one, of others where they continue.
-    pub pc: u64,
-    /// The last byte of the call, or the pc itself where that was not a call.
-    pub call: u64,
-    /// Callers may be missing before this one.
-    pub after_gap: bool,
-    /// From where it is known, if that was joined with calls that the CPU recorded.
-    pub source: Option<FrameSource>,
-    /// How the walk found it, if it did.
-    pub(crate) found: Option<FoundBy>,
-}
-
-impl WalkedStack {
-    /// Joins the frames with the calls that the CPU recorded.
-    pub(crate) fn join(&mut self, calls: &CallStack) {
-        let pcs: Vec<u64> = self.frames.iter().map(|frame| frame.pc).collect();
-        let joined = |frame: JoinedCall| {
-            let walked = frame.walked.and_then(|at| self.frames.get(at));
-            let found =
-                |walked: &WalkedFrame| WalkedFrame { source: Some(frame.source), ..*walked };
-            walked.map_or(
-                WalkedFrame {
-                    pc: frame.pc,
-                    call: frame.call,
-                    after_gap: false,
-                    source: Some(frame.source),
-                    found: None,
-                },
-                found,
-            )
-        };
-        self.frames = calls.joined(&pcs).into_iter().map(joined).collect();
-        self.calls.clear();
-    }
-
-    /// One that an engine has walked by tables: its addresses, and why there are no more if it is not
-    /// complete.
-    pub(crate) fn told(pcs: &[u64], incomplete: Option<&'static str>) -> Self {
-        let frames = pcs.iter().enumerate().map(|(at, &pc)| WalkedFrame::told(pc, at == 0));
-        let cut = incomplete.map(|reason| format!("walked in the kernel: {reason}"));
-        let (frames, end) = (frames.collect(), incomplete.unwrap_or(""));
-        Self { frames, cut, end, calls: Vec::new() }
-    }
-
-    /// The same with calls of an interpreter.
-    pub(crate) fn with_calls(mut self, told: ToldCalls<'_>, names: &CodeNames) -> Self {
-        let call = |(number, line): (u32, u32)| InterpretedCall { code: names.code(number), line };
-        let runs = told.runs().map(|(place, calls)| {
-            (usize::try_from(place).unwrap_or(usize::MAX), calls.map(call).collect())
-        });
-        self.calls = runs.collect();
-        if told.is_complete { self } else { self.lacking_calls() }
-    }
-
-    /// Whether an interpreter's evaluator may have a frame: a part of it may have no name.
-    pub(crate) fn may_have_evaluator(&self, space: &Space) -> bool {
-        let is_it =
-            |frame: &WalkedFrame| {
-                let range = space.find(frame.call)?;
-                let file = Some(&range.file).filter(|file| file.has_python())?;
-                let function = file.function(range.link_time(frame.call)?);
-                Some(function.is_none_or(|(_, aliases)| {
-                    aliases.iter().any(|alias| is_evaluator(&alias.name))
-                }))
-            };
-        self.frames.iter().any(|frame| is_it(frame).unwrap_or(false))
-    }
-
-    /// The same where calls of an interpreter may be missing.
-    pub(crate) fn lacking_calls(mut self) -> Self {
-        if self.is_complete() {
-            self.cut = Some("calls of an interpreter are in doubt".to_owned());
-            self.end = IN_DOUBT;
-        }
-        self
-    }
-
-    /// Whether no frame is missing.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.incomplete().is_none()
-    }
-
-    /// Whether the stack is deeper than its copy.
-    pub(crate) fn is_cut_by_copy(&self) -> bool {
-        self.cut.is_some() && self.end == STACK_COPY_TOO_SHORT
-    }
-
-    /// Why frames may be missing, in a word.
-    #[must_use]
-    pub fn incomplete(&self) -> Option<&'static str> {
-        match self.cut {
-            Some(_) => Some(self.end),
-            None => self.frames.iter().any(|frame| frame.after_gap).then_some("gap"),
-        }
-    }
-}
+/// The CFA of each frame, where it is known.
+type Cfas = Vec<Option<u64>>;
 
 /// How many rows a thread keeps of all files of a recording, in 512 KiB.
 const SAMPLE_ROWS: usize = 32_768;
@@ -190,10 +73,38 @@ impl SampleWalker {
         chain: Option<Callchain<'_>>,
         space: &Space,
     ) -> WalkedStack {
+        self.walk_noting(state, chain, space, (&[], None))
+    }
+
+    /// The same with the calls of V8 that an engine read where it copied the stack.
+    pub(crate) fn walk_with_calls(
+        &mut self,
+        state: &UserState<'_>,
+        chain: Option<Callchain<'_>>,
+        space: &Space,
+        (calls, names): (ToldCalls<'_>, &CodeNames),
+    ) -> WalkedStack {
+        let mut cfas = Cfas::new();
+        let code = calls.runs().map(|(frame, _)| frame.code[0]..frame.code[1]);
+        let code: Vec<_> = code.filter(|code| !code.is_empty()).collect();
+        // Without calls no frame is found by its CFA.
+        let noted = (!calls.words().is_empty()).then_some(&mut cfas);
+        let walked = self.walk_noting(state, chain, space, (&code, noted));
+        walked.with_calls_of_v8(&cfas, calls, (names, space))
+    }
+
+    /// Walks with functions that an engine tells of, and takes note of the CFA of each frame, if that is asked for.
+    fn walk_noting(
+        &mut self,
+        state: &UserState<'_>,
+        chain: Option<Callchain<'_>>,
+        space: &Space,
+        (told, cfas): (&[Range<u64>], Option<&mut Cfas>),
+    ) -> WalkedStack {
         let Some(regs) = UserRegisters::of_sample(state) else { return no_start() };
         self.running.forget_old();
         match state.abi {
-            UserAbi::Bits64 => self.walk_x86_64(&regs, state, chain, space),
+            UserAbi::Bits64 => self.walk_x86_64(&regs, state, chain, (space, told, cfas)),
             UserAbi::Bits32 => self.walk_ia32(&regs, state, space),
         }
     }
@@ -208,7 +119,7 @@ impl SampleWalker {
         regs: &UserRegisters,
         state: &UserState<'_>,
         chain: Option<Callchain<'_>>,
-        space: &Space,
+        (space, told, cfas): (&Space, &[Range<u64>], Option<&mut Cfas>),
     ) -> WalkedStack {
         let (arch, sp) = (address_width(regs), regs.rsp);
         let returns = &ProbedReturns::new(chain, state, (sp, regs.rbp), space);
@@ -218,15 +129,18 @@ impl SampleWalker {
         let source = RowSource::<X86_64>::or(tables, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, ProgramStart { files: space });
         let source = RowSource::<X86_64>::or(source, V8Returns { space });
-        let proven = ProvenRows { space, known: &mut self.proofs };
+        let proven = ProvenRows { space, known: &mut self.proofs, told };
         let source = RowSource::<X86_64>::or(source, proven);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
         let walker = Walker::new(arch, source).cache_by_key(rows, keys);
         let walker = walker.fallback(self.frame_pointers);
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        SampleWalk { walker, regs, sp, state, space, running: &mut self.running }
-            .trace(&mut self.trace)
+        let walk = SampleWalk { walker, regs, sp, state, space, running: &mut self.running };
+        match cfas {
+            Some(cfas) => walk.collect(|frame| cfas.push(frame.cfa)),
+            None => walk.trace(&mut self.trace),
+        }
     }
 
     fn walk_ia32(
@@ -241,7 +155,7 @@ impl SampleWalker {
         let tables = LinkageEntries::new(RecordedTables { space });
         let source = RowSource::<Ia32>::or(tables, SignalTrampolines);
         let source = RowSource::<Ia32>::or(source, ProgramStart { files: space });
-        let proven = ProvenRows { space, known: &mut self.proofs };
+        let proven = ProvenRows { space, known: &mut self.proofs, told: &[] };
         let source = RowSource::<Ia32>::or(source, proven);
         let source = UnrecordedPushes::new(RowSource::<Ia32>::or(source, InstructionAnalysis));
         let walker =
@@ -288,22 +202,23 @@ where
     /// Walks into `trace`, which takes a part of the time of a walk frame by frame.
     fn trace(mut self, trace: &mut Trace<[PackedFrame; TRACE]>) -> WalkedStack {
         let Self { regs, sp, state, space, .. } = self;
-        let mut memory = SampleMemory::new(sp, state.stack, space, self.running);
+        let mut memory = SampleMemory::new(sp, state, space, self.running);
         self.walker.trace(regs, &mut memory, trace);
         if let Some(End::Table(_)) = trace.end() {
             // A trace has no room for what is wrong with the table.
-            return self.collect();
+            return self.collect(|_| {});
         }
         let frames = trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
         self.finish(frames.collect(), trace.end())
     }
 
-    /// Walks frame by frame.
-    fn collect(mut self) -> WalkedStack {
+    /// Walks frame by frame, and tells of each.
+    fn collect(mut self, mut tell: impl FnMut(&Frame)) -> WalkedStack {
         let Self { regs, sp, state, space, .. } = self;
-        let mut memory = SampleMemory::new(sp, state.stack, space, self.running);
+        let mut memory = SampleMemory::new(sp, state, space, self.running);
         let mut walked = self.walker.frames(regs, &mut memory);
-        let frames = walked.by_ref().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
+        let frames = walked.by_ref().inspect(|frame| tell(frame));
+        let frames = frames.map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
         let (frames, end) = (frames.collect(), walked.end());
         self.finish(frames, end)
     }
@@ -320,45 +235,6 @@ where
     }
 }
 
-impl WalkedFrame {
-    /// One that an engine has found by tables, or where the sample was taken.
-    fn told(pc: u64, is_sampled: bool) -> Self {
-        let found = if is_sampled { FoundBy::Sampled } else { FoundBy::CallFrames };
-        // Which are calls it does not say, and nearly all are.
-        let call = if is_sampled { pc } else { pc.saturating_sub(1) };
-        Self { pc, call, after_gap: false, source: None, found: Some(found) }
-    }
-
-    /// How it was found.
-    pub(crate) fn found_by(&self) -> FoundBy {
-        match (self.source, self.found) {
-            (None, _) if self.after_gap => FoundBy::Guess,
-            (Some(source), None) => FoundBy::of_source(source),
-            (_, Some(found)) => found,
-            (None, None) => FoundBy::Unchecked,
-        }
-    }
-
-    /// The address for lists: the pc, or that of the call which the CPU recorded.
-    #[must_use]
-    pub const fn listed(&self) -> u64 {
-        match self.source {
-            None | Some(FrameSource::Sampled | FrameSource::Walk) => self.pc,
-            Some(_) => self.call,
-        }
-    }
-
-    fn new(pc: FramePc, provenance: Provenance) -> Self {
-        Self {
-            pc: pc.addr().get(),
-            call: pc.lookup_addr().get(),
-            after_gap: provenance.is_after_gap(),
-            source: None,
-            found: Some(FoundBy::of_provenance(provenance)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -366,6 +242,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
+    use unwind_core::{Memory as _, ReadError, VirtAddr};
     use unwind_perf::merge::Outcome;
     use unwind_perf::record::Attr;
 
@@ -444,13 +321,14 @@ mod tests {
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, V8Returns { space });
         let known = &mut KnownProofs::default();
-        let source = RowSource::<X86_64>::or(source, ProvenRows { space, known });
+        let source = RowSource::<X86_64>::or(source, ProvenRows { space, known, told: &[] });
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
         let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        SampleWalk { walker, regs: x86_64_registers(&regs), sp, state, space, running }.collect()
+        SampleWalk { walker, regs: x86_64_registers(&regs), sp, state, space, running }
+            .collect(|_| {})
     }
 
     /// The space after a file that is nowhere was mapped over the code at `pc`.
@@ -482,5 +360,30 @@ mod tests {
         assert!(complete > 20 && cut > 20, "{complete} {cut}");
         let stats = walker.stats();
         assert!(stats.hits > stats.misses, "{stats:?}");
+    }
+
+    #[test]
+    fn memory_above_a_copy_that_was_cut_may_be_there_and_above_a_whole_one_is_none() {
+        let samples = samples();
+        let (held, attr, space) = &samples[0];
+        let record = held.record().unwrap();
+        let state = UserState::decode(&record, attr).unwrap().unwrap();
+        let sp = UserRegisters::of_sample(&state).unwrap().rsp;
+        let end = sp + u64::try_from(state.stack.len()).unwrap();
+        let read = |room: usize, addr: u64| {
+            let (mut state, running) = (state, &mut RunningCode::default());
+            state.room = room;
+            let mut memory = SampleMemory::new(sp, &state, space, running);
+            memory.read_u64(VirtAddr::new(addr)).err()
+        };
+        let len = state.stack.len();
+        for addr in [end - 4, end, end + 0x1000] {
+            assert_eq!(read(len, addr), Some(ReadError::NotResident), "{addr:#x}");
+            assert_eq!(read(len + 8, addr), Some(ReadError::Invalid), "{addr:#x}");
+        }
+        for addr in [sp - 8, 1 << 47, u64::MAX - 7] {
+            assert_eq!(read(len, addr), Some(ReadError::Invalid), "{addr:#x}");
+        }
+        assert_eq!(read(len, end - 8), None);
     }
 }

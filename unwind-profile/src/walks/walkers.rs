@@ -14,11 +14,13 @@ use crate::engine::bpf_engine::layout_of_copies;
 use crate::engine::copy_size::CopySize;
 use crate::engine::depths::WalkedCopy;
 use crate::mapped::address_spaces::Space;
+use crate::mapped::generated_code::V8Returns;
 use crate::recording::code_names::CodeNames;
 use crate::recording::held::Held;
 use crate::recording::stream::Backlog;
-use crate::recording::told_stack::ToldStack;
-use crate::walks::walk::{SampleWalker, WalkedStack};
+use crate::recording::told_stack::{ToldCalls, ToldStack};
+use crate::walks::walk::SampleWalker;
+use crate::walks::walked_stack::WalkedStack;
 
 /// How many items wait at most for each thread: enough that none is idle while one walk
 /// takes long, few enough that they take little memory.
@@ -30,8 +32,9 @@ pub(crate) struct Job {
     pub(crate) held: Arc<Held>,
     pub(crate) attr: Attr,
     pub(crate) space: Space,
-    /// An engine has copied its stack in place of walking it, and so tells of no calls of an interpreter.
-    pub(crate) lacks_calls: bool,
+    /// The calls that an engine tells of, which has copied its stack in place of walking it, in words. `None` of
+    /// others, and where calls are not read.
+    pub(crate) calls: Option<Vec<u64>>,
 }
 
 impl Job {
@@ -39,9 +42,15 @@ impl Job {
     fn walk(&self, walker: &mut SampleWalker, setup: &WalkSetup) -> Option<WalkedStack> {
         let record = self.held.record()?;
         let state = UserState::decode(&record, &self.attr).ok()??;
-        let walked = walker.walk(&state, self.held.callchain(), &self.space);
-        let lacks_calls = self.lacks_calls && walked.may_have_evaluator(&self.space);
-        let walked = if lacks_calls { walked.lacking_calls() } else { walked };
+        let (chain, space) = (self.held.callchain(), &self.space);
+        let walked = match &self.calls {
+            Some(calls) => {
+                let calls = (ToldCalls::of(calls), &setup.code_names);
+                let walked = walker.walk_with_calls(&state, chain, space, calls);
+                if walked.may_have_evaluator(space) { walked.lacking_calls() } else { walked }
+            }
+            None => walker.walk(&state, chain, space),
+        };
         if let Some(copy_size) = &setup.copy_size {
             let is_cut = walked.is_cut_by_copy();
             let copy = WalkedCopy { time: self.held.time, len: state.stack.len(), is_cut };
@@ -134,14 +143,19 @@ impl WalkSetup {
             }
             ToldStack::Calling(calls, pcs, incomplete) => {
                 let walked = WalkedStack::told(pcs, incomplete);
+                // Of V8 that the program has moved no calls are read.
+                if !calls.is_complete && (V8Returns { space: &space() }).is_moved() {
+                    return Some(Work::Walked(walked));
+                }
                 Some(Work::Walked(walked.with_calls(calls, &self.code_names)))
             }
-            ToldStack::Copied(words) => {
+            ToldStack::Copied(words, calls) => {
                 let bytes = ToldStack::bytes(words).into();
                 let copy =
                     Held::new(bytes, Endian::NATIVE, held.event, attr.format, held.layout).ok()?;
                 let held = Arc::new(copy);
-                let job = Job { held, attr, space: space(), lacks_calls: true };
+                let calls = calls.map(|calls| calls.words().to_vec());
+                let job = Job { held, attr, space: space(), calls };
                 Some(Work::Walk(job))
             }
         }

@@ -97,8 +97,8 @@ impl BpfEngine {
         let (perf, attached) = PerfEngine::open_each(&without_samples(sampling), attach)?;
         let begun = nanoseconds(ClockId::Monotonic).unwrap_or(0);
         let events: Vec<SampledEvent> = perf.events().into_iter().map(told).collect();
-        let records = Records::new(events.clone());
-        let tables = Tables::start(&walker, records.pythons()).map_err(BpfError::Tables)?;
+        let records = Records::new(events.clone(), walk.calls);
+        let tables = Tables::start(&walker, records.interpreters()).map_err(BpfError::Tables)?;
         Ok(Self { attached, perf, walker, tables, records, events, begun, missed: 0 })
     }
 }

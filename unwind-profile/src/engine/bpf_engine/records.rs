@@ -7,10 +7,14 @@ use unwind_perf::record::{
 };
 
 use crate::engine::attrs::REGISTERS;
-use crate::engine::bpf_engine::interpreted::{Interpreted, Pythons};
+use crate::engine::bpf_engine::interpreted::{Interpreted, Interpreters};
 use crate::engine::{SampledEvent, StoredRecord, bytes_of};
 use crate::recording::code_names::CodeNames;
 use crate::recording::told_stack::ToldStack;
+
+/// Words of a record beside those of its head and its end, of which there are at most 16: its size is a number of 16
+/// bits.
+const ROOM: usize = (1 << 13) - 16;
 
 /// Encodes records, one at a time.
 #[derive(Debug)]
@@ -19,17 +23,20 @@ pub(super) struct Records {
     pub(super) format: EventFormat,
     bytes: Vec<u8>,
     interpreted: Interpreted,
+    /// Whether calls of interpreters are read.
+    reads_calls: bool,
 }
 
 impl Records {
-    pub(super) fn new(events: Vec<SampledEvent>) -> Self {
+    pub(super) fn new(events: Vec<SampledEvent>, reads_calls: bool) -> Self {
         let format = SampledEvent::format_of(&events);
-        Self { events, format, bytes: Vec::new(), interpreted: Interpreted::default() }
+        let interpreted = Interpreted::default();
+        Self { events, format, bytes: Vec::new(), interpreted, reads_calls }
     }
 
-    /// The interpreters whose calls are read.
-    pub(super) fn pythons(&self) -> Pythons {
-        self.interpreted.pythons.clone()
+    /// The interpreters whose calls are read, if calls are.
+    pub(super) fn interpreters(&self) -> Option<Interpreters> {
+        self.reads_calls.then(|| self.interpreted.interpreters.clone())
     }
 
     /// What the code of calls is called.
@@ -114,14 +121,22 @@ impl Records {
 
     fn stack(&mut self, stack: &Stack<'_>) -> Option<()> {
         let reason = incomplete(stack.end);
-        let words = self.interpreted.words(stack, reason);
-        let mut words = words.unwrap_or_else(|| vec![ToldStack::walked(reason)]);
+        let room = ROOM.saturating_sub(stack.pcs.len());
+        let calls = self.interpreted.words(stack.cookie, stack.end == End::Outermost, room);
+        let mut words = match calls {
+            Some((calls, is_complete)) => ToldStack::calling(reason, &calls, is_complete),
+            None => vec![ToldStack::walked(reason)],
+        };
         words.extend(stack.pcs.iter());
         self.deferred(&stack.origin, stack.cookie.0, words.into_iter())
     }
 
     fn copy(&mut self, copy: &StackCopy<'_>) -> Option<()> {
-        let words = ToldStack::copied(&sample_of(copy));
+        let sample = sample_of(copy);
+        let room = ROOM.saturating_sub(sample.len().div_ceil(size_of::<u64>()));
+        // The walk finds out which frames have none.
+        let (calls, _) = self.interpreted.words(copy.cookie, false, room).unwrap_or_default();
+        let words = ToldStack::copied(&sample, self.reads_calls.then_some(&calls));
         self.deferred(&copy.origin, copy.cookie.0, words.into_iter())
     }
 }

@@ -16,12 +16,11 @@ use unwind_perf::record::{MappedId, Mapping};
 use unwind_target::elf::ElfFile;
 use unwind_target::files::mapped_file::{ProcessFiles, copy_vdso};
 use unwind_target::files::regular_file;
-use unwind_target::interpreters::python::SampledPython;
 use unwind_target::rows::compact_table::compact_table;
 use unwind_target::target::maps::{Backing, parse};
 use unwind_target::target::memory::ProcessMemory;
 
-use crate::engine::bpf_engine::interpreted::{Pythons, read_of};
+use crate::engine::bpf_engine::interpreted::{Interpreters, Sampled};
 use crate::engine::priority::go_first;
 use crate::mapped::recorded_file::own_vdso;
 
@@ -57,7 +56,8 @@ struct Named {
 struct Makers {
     asked: Mutex<Receiver<(Wanted, Option<Named>)>>,
     tables: unwind_bpf::Tables,
-    pythons: Pythons,
+    /// Those that were found, if calls of them are wanted.
+    interpreters: Option<Interpreters>,
     made: Mutex<Made>,
 }
 
@@ -73,8 +73,8 @@ struct Made {
 /// What comes of looking at a file.
 #[derive(Debug)]
 enum Looked {
-    /// The image of its table, and where its code is.
-    Table(Vec<u8>, Vec<Segment>, Option<Box<SampledPython>>),
+    /// The file, and the image of its table.
+    Table(Box<ElfFile>, Vec<u8>),
     /// It has no table.
     Without,
     /// Who had it mapped has ended, or has something else there.
@@ -87,10 +87,10 @@ impl Tables {
     /// # Errors
     ///
     /// [`Walker::tables`].
-    pub(super) fn start(walker: &Walker, pythons: Pythons) -> io::Result<Self> {
+    pub(super) fn start(walker: &Walker, interpreters: Option<Interpreters>) -> io::Result<Self> {
         let (wanted, asked) = channel();
         let (asked, made) = (Mutex::new(asked), Mutex::default());
-        let makers = Arc::new(Makers { asked, tables: walker.tables()?, pythons, made });
+        let makers = Arc::new(Makers { asked, tables: walker.tables()?, interpreters, made });
         for _ in 0..available_parallelism().map_or(1, usize::from).min(MAKERS) {
             let makers = Arc::clone(&makers);
             thread::spawn(move || makers.run());
@@ -133,10 +133,12 @@ impl Makers {
             let Ok((wanted, named)) = next else { break };
             // A file without a table has its stacks copied.
             let _ = match look(&wanted, named.as_ref()) {
-                Looked::Table(image, segments, python) if self.has_room(image.len()) => {
-                    let interpreter = python.and_then(|python| {
-                        let read = read_of(&python);
-                        Some((self.pythons.add(*python)?, read))
+                Looked::Table(file, image) if self.has_room(image.len()) => {
+                    let segments = segments_of(&file);
+                    let interpreter = self.interpreters.as_ref().and_then(|interpreters| {
+                        let sampled = Sampled::of(&file)?;
+                        let read = sampled.read();
+                        Some((interpreters.add(sampled)?, read))
                     });
                     let table = Table { image: &image, segments: &segments, interpreter };
                     self.tables.install(wanted.file, table).is_ok()
@@ -178,7 +180,10 @@ impl Makers {
 /// Looks at a file that a process has mapped.
 fn look(wanted: &Wanted, named: Option<&Named>) -> Looked {
     match open(wanted).or_else(|| open_by(named?, wanted)) {
-        Some(file) => table_of(&file).unwrap_or(Looked::Without),
+        Some(file) => match compact_table(&file) {
+            Ok(Some(image)) => Looked::Table(Box::new(file), image),
+            _ => Looked::Without,
+        },
         None => Looked::Gone,
     }
 }
@@ -216,14 +221,13 @@ fn open_by(named: &Named, wanted: &Wanted) -> Option<ElfFile> {
     is_it.then_some(elf)
 }
 
-/// Makes the table of a file, if it has one.
-fn table_of(file: &ElfFile) -> Option<Looked> {
-    let image = compact_table(file).ok()??;
+/// Where a file has its code.
+fn segments_of(file: &ElfFile) -> Vec<Segment> {
     let code = file.segments.iter().filter(|it| it.kind == elf::PT_LOAD && it.executable);
     let segments = code.map(|segment| Segment {
         from: segment.offset,
         to: segment.offset.saturating_add(segment.memory_size),
         address: segment.addr,
     });
-    Some(Looked::Table(image, segments.collect(), SampledPython::of(file).map(Box::new)))
+    segments.collect()
 }

@@ -10,11 +10,11 @@ use std::thread;
 
 use object::elf;
 use sframe::Format;
-use unwind_perf::record::Mapping;
+use unwind_perf::record::{MappedId, Mapping};
 use unwind_target::elf::ElfFile;
 use unwind_target::files::mapped_file::ProcessFiles;
 use unwind_target::rows::call_frames::CallFrames;
-use unwind_target::target::maps::{Backing, MappedFile, parse};
+use unwind_target::target::maps::{Backing, FileId, MappedFile, parse};
 
 use crate::engine::module_engine::device::Device;
 use crate::engine::priority::go_first;
@@ -25,6 +25,7 @@ struct Mapped {
     process: i32,
     range: Range<u64>,
     file: MappedFile,
+    build_id: Option<Vec<u8>>,
 }
 
 /// The thread that looks at files.
@@ -60,9 +61,17 @@ impl Tables {
         let process = i32::try_from(mapping.task.pid).ok();
         let end = mapping.addr.checked_add(mapping.len);
         let (Some(process), Some(end)) = (process, end) else { return };
-        let file = MappedFile::new(mapping.name.to_vec(), None);
+        // Another file may have the name by the time that it is looked at.
+        let (id, build_id) = match mapping.id {
+            MappedId::BuildId(id) => (None, Some(id.to_vec())),
+            MappedId::Inode { major, minor, inode, .. } if inode != 0 => {
+                (Some(FileId { major, minor, inode }), None)
+            }
+            _ => (None, None),
+        };
+        let file = MappedFile::new(mapping.name.to_vec(), id);
         // Without the thread such programs have incomplete stacks.
-        let _ = self.mapped.send(Mapped { process, range: mapping.addr..end, file });
+        let _ = self.mapped.send(Mapped { process, range: mapping.addr..end, file, build_id });
     }
 }
 
@@ -70,8 +79,8 @@ impl Files {
     fn run(mut self, mapped: &Receiver<Mapped>) {
         // Until a table is there stacks end in its code.
         go_first();
-        while let Ok(Mapped { process, range, file }) = mapped.recv() {
-            self.look_at(&ProcessFiles::of(process), &range, &file);
+        while let Ok(Mapped { process, range, file, build_id }) = mapped.recv() {
+            self.look_at(&ProcessFiles::of(process), &range, (&file, build_id.as_deref()));
         }
     }
 
@@ -80,14 +89,21 @@ impl Files {
         let files = ProcessFiles::of(process);
         for mapping in parse(&maps).iter().filter(|mapping| mapping.executable) {
             if let Backing::File(file) = &mapping.backing {
-                self.look_at(&files, &mapping.range, file);
+                self.look_at(&files, &mapping.range, (file, None));
             }
         }
     }
 
     /// Hands in the table of a file that needs one.
-    fn look_at(&mut self, files: &ProcessFiles, range: &Range<u64>, mapped: &MappedFile) {
-        let Ok(elf) = files.open(range, mapped) else { return };
+    fn look_at(
+        &mut self,
+        files: &ProcessFiles,
+        range: &Range<u64>,
+        (mapped, build_id): (&MappedFile, Option<&[u8]>),
+    ) {
+        let is_it = |elf: &ElfFile| build_id.is_none_or(|id| elf.build_id().as_deref() == Some(id));
+        let named = files.open(range, mapped).ok().filter(is_it);
+        let Some(elf) = named.or_else(|| files.open_mapping(range).ok()) else { return };
         let Some(Ok(file)) = elf.opened() else { return };
         let Ok(metadata) = file.metadata() else { return };
         if self.seen.len() >= SEEN {

@@ -150,7 +150,7 @@ fn write_frames<W: Write + Send>(
         let kind = match frame.kind {
             FrameKind::User => "user",
             FrameKind::Kernel => "kernel",
-            FrameKind::Interpreted => "interpreted",
+            FrameKind::Interpreted(_) => "interpreted",
             FrameKind::Note => "note",
         };
         table.push([
