@@ -240,3 +240,44 @@ fn calls_of_javascript_stand_at_the_native_frames_that_execute_them() {
     };
     assert_eq!(places(&native), places(&report));
 }
+
+/// A function that calls once, and then handles bytecodes for ever without a call.
+const INTERPRETED: &str = "\
+const identity = value => value;
+function spin() {
+  let sum = identity(3);
+  for (let i = 0; ; i++) {
+    sum = sum * 31 + i | 0;
+    sum = sum ^ i;
+  }
+}
+require('fs').writeSync(1, 'ready\\n');
+spin();
+";
+
+#[test]
+fn a_function_that_is_interrupted_in_the_interpreter_has_no_line() {
+    let Some(node) = tool("node") else { return };
+    let mut command = Command::new(node);
+    let options = ["--no-opt", "--no-sparkplug", "-e", INTERPRETED];
+    let target = Target::start_command(command.args(options));
+    let mut interrupted = 0;
+    for _ in 0..200 {
+        let report = report_of(&target, &[]);
+        let frames = threads(&report)[0]["frames"].as_array().unwrap().clone();
+        let innermost = frames[0]["function"].as_str().unwrap_or("").to_owned();
+        let calls = frames.iter().filter_map(|frame| frame["interpreted"].as_array()).flatten();
+        let Some(call) = calls.into_iter().find(|call| call["function"] == "spin") else {
+            continue;
+        };
+        // What handles a bytecode calls nothing here.
+        if innermost.starts_with("Builtins_") && innermost.ends_with("Handler") {
+            assert_eq!((&call["line"], &call["start"]), (&Value::Null, &2.into()), "{innermost}");
+            interrupted += 1;
+        }
+        if interrupted == 10 {
+            return;
+        }
+    }
+    panic!("{interrupted} stops in the interpreter");
+}

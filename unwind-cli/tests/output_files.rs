@@ -168,3 +168,22 @@ fn n6_pipes_and_standard_output_are_written_to_as_they_are() {
     assert_eq!(full.status.code(), Some(1));
     assert!(stderr(&full).contains("/dev/full: No space left on device"), "{}", stderr(&full));
 }
+
+#[test]
+fn n6_a_recording_into_a_pipe_ends_before_its_command_is_started() {
+    let folder = scratch("n6_recording_into_a_pipe");
+    let started = folder.join("started");
+    for output in ["-", "/dev/stdout"] {
+        let mut record = unwind(["record", "-o", output, "--", "touch", started.to_str().unwrap()]);
+        // Standard output is a pipe.
+        let ended = record.current_dir(&folder).output().unwrap();
+        let told = stderr(&ended);
+        if told.contains("lets no sampling event be opened") {
+            println!("skipped: {told}");
+            return;
+        }
+        assert_eq!((ended.status.code(), ended.stdout.len()), (Some(2), 0), "{told}");
+        assert!(told.contains("name a file by -o"), "{told}");
+        assert!(!started.exists() && !folder.join("-").exists());
+    }
+}

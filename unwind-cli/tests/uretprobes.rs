@@ -64,7 +64,9 @@ fn record(program: &Path, options: &[&str]) -> Option<(Vec<Vec<String>>, Value)>
     assert!(script.status.success(), "{}", stderr(&script));
     let script = String::from_utf8(script.stdout).unwrap();
     let stacks = script.split("\n\n").map(|block| {
-        let names = block.lines().filter_map(|line| line.split_whitespace().nth(1));
+        // Lines in parentheses are no frames.
+        let frames = block.lines().filter(|line| !line.trim_start().starts_with('('));
+        let names = frames.filter_map(|line| line.split_whitespace().nth(1));
         names.skip_while(|&name| name != "innermost").map(str::to_owned).collect::<Vec<_>>()
     });
     let stacks = stacks.filter(|stack| !stack.is_empty()).collect();

@@ -14,6 +14,11 @@ pub(crate) struct EngineArgs {
     #[arg(long)]
     no_fault: bool,
 
+    /// In the kernel read no calls of Python, JavaScript and WebAssembly: stacks have native frames
+    /// alone. Copies, as of --engine perf, never have calls
+    #[arg(long)]
+    native: bool,
+
     /// In the kernel stop a process (SIGSTOP) when a stack of it is walked, so that another unwinder sees
     /// the same moment
     #[arg(long, hide = true)]
@@ -46,6 +51,8 @@ impl EngineArgs {
             None if !needs_copies => WalkedBy::Any,
             Some(EngineName::Perf) | None => WalkedBy::Copies,
         };
-        by.user_stacks(copies, KernelWalk { faults: !self.no_fault, stops: self.stop_each })
+        let walk =
+            KernelWalk { faults: !self.no_fault, stops: self.stop_each, calls: !self.native };
+        by.user_stacks(copies, walk)
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod man;
 pub(crate) mod merge;
 mod opened;
 pub(crate) mod record;
+pub(crate) mod recorded_call;
 pub(crate) mod report;
 pub(crate) mod script;
 pub(crate) mod sframe;

@@ -1,6 +1,7 @@
 //! Calls of Python in recordings, read by the BPF program in the task.
 
 use super::in_kernel::{recorder, walked_by};
+use super::schema::Schema;
 use super::*;
 use test_support::Compiler;
 
@@ -36,7 +37,7 @@ const CALLS: [&str; 10] =
     ["<module>", "main", "dive", "dive", "dive", "dive", "dive", "rows", "key", "leaf"];
 
 /// Stacks of a report, from the outermost frame in, with how often each was seen.
-fn folded(data: &Path, options: &[&str]) -> Vec<(Vec<String>, u64)> {
+pub(super) fn folded(data: &Path, options: &[&str]) -> Vec<(Vec<String>, u64)> {
     let all = [&["report", "--format", "folded", data.to_str().unwrap()], options].concat();
     let output = unwind(&all);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -52,7 +53,7 @@ fn call(frame: &str) -> Option<&str> {
     frame.strip_suffix("_[p]")?.rsplit('.').next()
 }
 
-fn is_complete(stack: &[String]) -> bool {
+pub(super) fn is_complete(stack: &[String]) -> bool {
     !stack.iter().any(|frame| frame.starts_with("[incomplete"))
 }
 
@@ -117,6 +118,84 @@ fn calls_of_python_stand_in_recordings_at_the_frames_that_execute_them() {
     }
     let count = |stacks: &[(Vec<String>, u64)]| stacks.iter().map(|(_, count)| count).sum::<u64>();
     assert_eq!((count(&native), count(&alone)), (count(&stacks), count(&stacks)));
+    the_script_has_the_same(&data, &stacks);
+}
+
+/// Checks that the script of a recording and an explanation of a sample have the calls of its report.
+fn the_script_has_the_same(data: &Path, reported: &[(Vec<String>, u64)]) {
+    use std::collections::BTreeMap;
+    let data = data.to_str().unwrap();
+    let script = |options: &[&str]| {
+        let output = unwind(&[&["script", data][..], options].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let unknown = "[unknown python function]";
+    let name = |call: &Value| call["function"].as_str().unwrap_or(unknown).to_owned();
+    let json = script(&["--calls", "--json"]);
+    let samples: Vec<Value> =
+        json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let schema = Schema::of("script");
+    samples.iter().for_each(|line| schema.check(line, &["calls", "calls_left_out"]));
+    let samples: Vec<_> = samples.iter().filter(|line| line["type"] == "sample").collect();
+    let calls_of = |sample: &Value| sample["calls"].as_array().unwrap().clone();
+    let mut scripted = BTreeMap::new();
+    for sample in samples.iter().filter(|sample| sample["account"].is_null()) {
+        let calls: Vec<_> = calls_of(sample).iter().rev().map(name).collect();
+        *scripted.entry(calls).or_insert(0) += 1;
+    }
+    let mut of_report = BTreeMap::new();
+    for (stack, count) in reported.iter().filter(|(stack, _)| is_complete(stack)) {
+        let calls = stack.iter().filter_map(|frame| frame.strip_suffix("_[p]").map(str::to_owned));
+        *of_report.entry(calls.collect::<Vec<_>>()).or_insert(0) += count;
+    }
+    assert_eq!(scripted, of_report);
+    // The text has a line for each, which perf has not, and says which stacks are not complete.
+    let (plain, with_calls) = (script(&[]), script(&["--calls"]));
+    let is_call = |line: &&str| line.contains("_[p] (");
+    assert_eq!(plain.lines().filter(is_call).count(), 0);
+    let all_calls: usize = samples.iter().map(|sample| calls_of(sample).len()).sum();
+    assert_eq!(with_calls.lines().filter(is_call).count(), all_calls);
+    let without: Vec<_> = with_calls.lines().filter(|line| !is_call(line)).collect();
+    assert_eq!(without, plain.lines().collect::<Vec<_>>());
+    let told = plain.lines().filter(|line| line.trim_start().starts_with("(incomplete: ")).count();
+    // A gap has a mark at its frame.
+    let has_word = |sample: &&&Value| !sample["account"].is_null() && sample["account"] != "gap";
+    let incomplete = samples.iter().filter(has_word).count();
+    assert_eq!(told, incomplete);
+    // An explanation has them at the same frame.
+    let is_whole =
+        |sample: &&Value| sample["account"].is_null() && calls_of(sample).len() == CALLS.len();
+    let whole = samples.iter().position(is_whole).unwrap();
+    let sample = format!("{data}@{}", whole + 1);
+    let output = unwind(&["explain", "--json", &sample]);
+    let explained: Value = serde_json::from_slice(&output.stdout).unwrap();
+    Schema::of("explain").check(&explained, &[]);
+    let frames = explained["frames"].as_array().unwrap().iter();
+    let frames = frames.filter(|frame| frame["kernel"] == false).enumerate();
+    let explained = frames.flat_map(|(place, frame)| {
+        let calls = frame["interpreted"].as_array().unwrap().iter();
+        calls.map(move |call| (place, call["function"].clone(), call["line"].clone()))
+    });
+    let scripted = calls_of(samples[whole]).into_iter().map(|call| {
+        let place = usize::try_from(call["place"].as_u64().unwrap()).unwrap();
+        (place, call["function"].clone(), call["line"].clone())
+    });
+    assert_eq!(explained.collect::<Vec<_>>(), scripted.collect::<Vec<_>>());
+}
+
+#[test]
+fn calls_of_python_are_not_read_where_they_are_not_wanted() {
+    let Some(python) = tool("python3") else { return };
+    let data = support::scratch("record_python_native").join("perf.data");
+    let command = [python.to_str().unwrap(), "-c", CHAIN, "1"];
+    let Some(ledger) = walked_by(recorder(), &data, &["--native"], &command) else { return };
+    let stacks = folded(&data, &[]);
+    assert!(stacks.iter().all(|(stack, _)| stack.iter().all(|frame| call(frame).is_none())));
+    let (all, complete) =
+        (ledger["written"].as_u64().unwrap(), ledger["complete"].as_u64().unwrap());
+    assert!(complete * 100 >= all * 90, "{ledger}");
+    assert!(ledger["incomplete"].get("interpreted-calls").is_none(), "{ledger}");
 }
 
 #[test]

@@ -9,9 +9,12 @@ mod in_kernel;
 mod in_kernel_hostile;
 mod in_kernel_programs;
 mod in_kernel_python;
+mod in_kernel_v8;
 mod kept;
 mod killed;
 mod remapped;
+#[path = "../support/schema.rs"]
+mod schema;
 mod started;
 #[path = "../support/mod.rs"]
 mod support;

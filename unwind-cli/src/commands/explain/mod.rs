@@ -136,7 +136,8 @@ JSON (its JSON Schema: docs/schema/explain.json), with names escaped as
   end, advice (or null), gdb, account (of a sample: what reports say of its stack)
 Of a sample whose stack is not kept: schema, process, thread, account (what the ledger says) and
 frames, each with pc, kernel (true or false), function, function_offset, object, found_by, row,
-place, problem, where not known null.
+place, problem, where not known null; and interpreted, the calls that it executes, each with
+language, function, file and line.
 
 What gdb says follows from why the walk ends, where tests hold that against gdb; gdb is not run. Elsewhere it
 says that this was not compared.

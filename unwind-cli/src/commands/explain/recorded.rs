@@ -13,6 +13,8 @@ use unwind_target::untrusted::escaped;
 use crate::commands::explain::row_place::{RowPlace, in_call_frames, in_sframe};
 use crate::commands::explain::sample::{Place, Sample};
 use crate::commands::explain::text::{label, row_text, write_row_place};
+use crate::commands::recorded_call::RecordedCall;
+use crate::commands::stack::text::write_call;
 
 /// A frame of a sample.
 #[derive(Debug, Serialize)]
@@ -23,6 +25,8 @@ pub(super) struct RecordedFrame {
     function: Option<Untrusted>,
     function_offset: Option<u64>,
     object: Option<Untrusted>,
+    /// The calls of an interpreter that it executes.
+    interpreted: Vec<RecordedCall>,
     /// How it was found, in the words of reports; nothing if the recording does not say.
     found_by: Option<&'static str>,
     /// The row of its code in the file as it is now.
@@ -31,6 +35,9 @@ pub(super) struct RecordedFrame {
     /// Why that cannot be told.
     problem: Option<String>,
 }
+
+/// How many characters of a name are shown of a call.
+const MAX_NAME: usize = 512;
 
 /// The frames of a sample.
 pub(super) fn frames(sample: &Sample, modules: &Modules) -> Vec<RecordedFrame> {
@@ -52,6 +59,7 @@ pub(super) fn frames(sample: &Sample, modules: &Modules) -> Vec<RecordedFrame> {
             function,
             function_offset,
             object: place.file,
+            interpreted: place.calls.iter().map(|call| RecordedCall::new(call, MAX_NAME)).collect(),
             found_by: way.map(|way| way.words().0),
             row,
             place: at,
@@ -91,6 +99,9 @@ pub(super) fn write(
     for (number, frame) in frames.iter().enumerate() {
         if number == 0 || !is_of_guest {
             writeln!(out)?;
+        }
+        for call in &frame.interpreted {
+            write_call(out, call.language, call)?;
         }
         let way = frame.found_by.unwrap_or(if frame.kernel { "kernel" } else { "unknown" });
         let pc = frame.pc.trim_start_matches("0x");

@@ -16,18 +16,20 @@ use unwind_profile::mapped::names::{self, Mode, Names};
 use unwind_profile::mapped::origin::Origin;
 use unwind_profile::mapped::ranges::Range;
 use unwind_profile::mapped::recorded_file::FileError;
+use unwind_profile::recording::code_names::InterpretedCall;
 use unwind_profile::recording::error::{PerfError, RecordingError};
 use unwind_profile::recording::events::Events;
 use unwind_profile::recording::held::Held;
 use unwind_profile::recording::pipeline::Options;
 use unwind_profile::recording::reader::PerfReader;
 use unwind_profile::session::ledger_section::{told, unfinished};
+use unwind_profile::session::recorded_stacks::RecordedStacks;
 use unwind_profile::walks::call_stacks::CallStacks;
 use unwind_profile::walks::found_by::FoundBy;
-use unwind_profile::walks::found_frames::FoundFrames;
+use unwind_profile::walks::frame_calls::FrameCalls;
 use unwind_profile::walks::printed::print;
 use unwind_profile::walks::shown::{Link, Printer, Shown};
-use unwind_profile::walks::walk::WalkedStack;
+use unwind_profile::walks::walked_stack::WalkedStack;
 use unwind_target::loaded::module_error::ModuleError;
 use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::target::maps::{Access, Backing, MappedFile, Mapping};
@@ -80,6 +82,8 @@ pub(super) struct Sample {
     pub(super) walked: Option<WalkedStack>,
     /// How the frames of its user part were found when it was recorded.
     pub(super) found: Vec<FoundBy>,
+    /// The calls of interpreters that these execute.
+    calls: FrameCalls,
     /// Why its stack is not complete, by the recording's own account; `None` if it has none.
     pub(super) reason: Option<Option<String>>,
     names: RefCell<Names>,
@@ -93,6 +97,8 @@ pub(super) struct Place {
     pub(super) is_user: bool,
     pub(super) function: Option<(Untrusted, u64)>,
     pub(super) file: Option<Untrusted>,
+    /// The calls of an interpreter that its frame executes.
+    pub(super) calls: Vec<InterpretedCall>,
 }
 
 /// What stops the reading once the sample is there.
@@ -160,7 +166,11 @@ impl Sample {
         if told.as_ref().is_some_and(|told| told.is_unfinished) {
             notices::add(unfinished(&name.file));
         }
-        let found_frames = FoundFrames::read(reader).ok().flatten();
+        let (mut recorded, missing) = RecordedStacks::read(reader, told.as_ref());
+        if let Some(missing) = missing {
+            let file = unwind_target::untrusted::escaped(&name.file);
+            notices::add(format!("{file}: how frames were found and calls are missing: {missing}"));
+        }
         let origin = Origin::read(reader).map_err(error)?;
         let build_ids = reader.build_ids();
         let kernel = origin.kernel(&build_ids);
@@ -185,18 +195,15 @@ impl Sample {
                 3,
             ));
         };
-        let key = (shown.held.time, shown.held.task.tid);
-        let reason = told.and_then(|told| {
-            let others_are_complete = told.others_are_complete();
-            let mark = told.incomplete.into_iter().find(|mark| (mark.0, mark.1) == key);
-            let reason = mark.map(|(_, _, reason)| reason);
-            (reason.is_some() || others_are_complete).then_some(reason)
-        });
-        let found =
-            found_frames.as_ref().map(|found| found.of_sample(shown.held.number).take(1 << 16));
+        let reason = recorded.take_reason(&shown.held);
+        let is_known = reason.is_some() || recorded.others_are_complete();
+        let found = recorded.found();
+        let calls = FrameCalls::of_chain(found.as_deref(), &shown);
+        let found = found.as_ref().map(|found| found.of_sample(shown.held.number).take(1 << 16));
         Ok(Self {
             links: shown.links().collect(),
             found: found.into_iter().flatten().collect(),
+            calls,
             comm: (*shown.comm).clone(),
             names: RefCell::new(Names::new(kernel, Layout::Perf7_2, notices::all())),
             held: shown.held,
@@ -204,7 +211,7 @@ impl Sample {
             kernel: shown.kernel,
             attr,
             walked,
-            reason,
+            reason: is_known.then_some(reason),
         })
     }
 
@@ -240,12 +247,17 @@ impl Sample {
     pub(super) fn places(&self) -> Vec<Place> {
         let mut part = None;
         let mut places = Vec::new();
+        let mut calls = self.calls.clone();
         for link in &self.links {
             let &Link::Ip(addr, mode) = link else { continue };
             let is_first = part.replace(mode) != Some(mode);
             let lookup = if is_first { addr } else { addr.wrapping_sub(1) };
             let place = self.place(lookup, mode);
             let past = addr.wrapping_sub(lookup);
+            let calls = match mode {
+                Mode::User => calls.of_next_frame().collect(),
+                _ => Vec::new(),
+            };
             places.push(Place {
                 addr,
                 lookup,
@@ -254,6 +266,7 @@ impl Sample {
                     .function
                     .map(|(name, offset)| ((*name).clone(), offset.wrapping_add(past))),
                 file: place.file,
+                calls,
             });
         }
         places

@@ -1,7 +1,6 @@
 //! The registers of a vCPU, as QEMU's `info registers` prints them.
 
 use std::collections::HashMap;
-use std::str::SplitWhitespace;
 
 use unwind_guest::{Segment, VcpuRegisters};
 
@@ -80,15 +79,13 @@ impl VcpuState {
 }
 
 /// The words of the text by their names.
-struct Fields<'t> {
-    numbers: HashMap<&'t str, u64>,
-    /// What follows the selector of a segment register.
-    segments: HashMap<&'t str, (u64, SplitWhitespace<'t>)>,
-}
+///
+/// With each is the text after it: that of a segment register has its base there.
+struct Fields<'t>(HashMap<&'t str, (u64, &'t str)>);
 
 impl<'t> Fields<'t> {
     fn new(text: &'t str) -> Self {
-        let mut fields = Self { numbers: HashMap::new(), segments: HashMap::new() };
+        let mut fields = Self(HashMap::new());
         for line in text.lines() {
             fields.read_line(line);
         }
@@ -101,19 +98,17 @@ impl<'t> Fields<'t> {
         let mut rest = line;
         while let Some((before, after)) = rest.split_once('=') {
             let name = before.split_whitespace().next_back().unwrap_or_default();
-            let mut words = after.split_whitespace();
-            let number = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
-            if let Some(number) = number {
+            let word = after.split_whitespace().next().unwrap_or_default();
+            if let Ok(number) = u64::from_str_radix(word, 16) {
                 // The first one counts: what follows is no register's.
-                self.numbers.entry(name).or_insert(number);
-                self.segments.entry(name).or_insert((number, words));
+                self.0.entry(name).or_insert((number, after));
             }
             rest = after;
         }
     }
 
     fn number(&self, name: &str) -> Option<u64> {
-        self.numbers.get(name).copied()
+        self.0.get(name).map(|&(number, _)| number)
     }
 
     fn need(&self, name: &'static str) -> Result<u64, MissingRegister> {
@@ -129,10 +124,10 @@ impl<'t> Fields<'t> {
     }
 
     fn segment(&self, name: &'static str) -> Result<Segment, MissingRegister> {
-        let (selector, words) = self.segments.get(name).ok_or(MissingRegister(name))?;
-        let mut words = words.clone().map(|word| u64::from_str_radix(word, 16));
-        let (Some(Ok(base)), Some(Ok(_limit)), Some(Ok(flags))) =
-            (words.next(), words.next(), words.next())
+        let (selector, text) = self.0.get(name).ok_or(MissingRegister(name))?;
+        let mut words = text.split_whitespace().map(|word| u64::from_str_radix(word, 16));
+        let (Some(Ok(_selector)), Some(Ok(base)), Some(Ok(_limit)), Some(Ok(flags))) =
+            (words.next(), words.next(), words.next(), words.next())
         else {
             return Err(MissingRegister(name));
         };

@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use chrono::{DateTime, NaiveDateTime, Utc};
+use unwind_profile::recording::error::PerfError;
 use unwind_target::untrusted::plain;
 
 /// What stands after the name of a file that is one of many: when it was begun, by the time of
@@ -46,7 +47,15 @@ impl OpenFile {
 
 impl Files {
     /// Begins the file of what is recorded from then on.
-    pub(crate) fn begin(&self, time: SystemTime) -> io::Result<OpenFile> {
+    ///
+    /// # Errors
+    ///
+    /// [`PerfError`] if it cannot be made, or its start not be written once its end is known.
+    pub(crate) fn begin(&self, time: SystemTime) -> Result<OpenFile, PerfError> {
+        // As other commands call standard output, which may be a file or not.
+        if self.path.as_os_str() == "-" {
+            return Err(PerfError::FileFormToPipe);
+        }
         let path = match self.limit {
             None => self.path.clone(),
             Some(_) => with(&self.path, &format!(".{}", DateTime::<Utc>::from(time).format(STAMP))),
@@ -59,7 +68,10 @@ impl Files {
             None => options.create(true).truncate(false),
         };
         // As of perf: it has addresses of the kernel and of programs.
-        let file = options.write(true).mode(0o600).open(&at)?;
+        let mut file = options.write(true).mode(0o600).open(&at)?;
+        if file.stream_position().is_err() {
+            return Err(PerfError::FileFormToPipe);
+        }
         Ok(OpenFile { file, at, path })
     }
 
@@ -175,7 +187,8 @@ mod tests {
         fs::remove_file(&at).unwrap();
         std::os::unix::fs::symlink(&victim, &at).unwrap();
         let error = files.begin(SystemTime::UNIX_EPOCH).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+        assert!(matches!(&error, PerfError::Io(error) if is_there(error)), "{error}");
         assert_eq!(fs::read(&victim).unwrap(), b"whole");
     }
 }

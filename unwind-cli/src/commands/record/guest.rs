@@ -81,11 +81,11 @@ pub(super) fn record(args: &GuestArgs, how: &How<'_>) -> Result<(), Failure> {
     let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM], &Arc::new(AtomicI32::new(0)));
     let mut guest = Guest::open(&args.source, &known, walks)?;
     let files = Files { path: how.output.to_owned(), limit: None };
-    let file = files.begin(SystemTime::now()).map_err(file_error)?;
+    let not_begun = |error| RecordingError { path: how.output.to_owned(), error };
+    let file = files.begin(SystemTime::now()).map_err(not_begun)?;
     file.clear().map_err(file_error)?;
     let recording = GuestRecording::begin(file.file, how.rate);
-    let mut recording =
-        recording.map_err(|error| RecordingError { path: how.output.to_owned(), error })?;
+    let mut recording = recording.map_err(not_begun)?;
     let elapsed = Elapsed::new("recording until Ctrl-C, the end or --duration:");
     let until =
         how.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));

@@ -43,7 +43,9 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   kernel-entry          of --guest: the guest's kernel has not saved the registers of user code yet
   task-switch           of --guest: the guest's kernel switches tasks, and does not tell whose memory
                         the CPU has
-  interpreted-calls     walked in the kernel: calls of Python may be missing, or not at their frames
+  interpreted-calls     in the kernel: calls of Python or JavaScript may be missing, or not at their frames
+  inlined-calls         in the kernel: the innermost call of JavaScript may be one that is inlined in it,
+                        of which `node --detailed-line-info SCRIPT` keeps which
   no-memory             the module had no memory for the walk
   table-awaited         walked by the module: the table of a file was still being made, or could not be handed in
   no-room               the stack was to be copied, and the ring was nearly full, see --ring-kib

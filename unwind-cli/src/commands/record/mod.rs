@@ -396,7 +396,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         // Stacks are many bytes, each of which takes time.
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
     };
-    let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);
+    let mut first = Some(files.begin(SystemTime::now()).map_err(file_error)?);
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     let every = args.every.map(Duration::from_secs);
@@ -426,7 +426,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
             Some(file) => writing.write(&files, file, part),
             None => files
                 .begin(part.begun)
-                .map_err(|error| file_error(error.into()))
+                .map_err(file_error)
                 .and_then(|file| writing.write(&files, file, part)),
         };
         // A ledger that does not add up says nothing of the parts after it.

@@ -9,12 +9,15 @@ use unwind_perf::merge::{MergeCounts, Unmatched};
 use unwind_perf::record::{Context, Entry};
 use unwind_profile::recording::events::Events;
 use unwind_profile::recording::pipeline::Summary;
+use unwind_profile::session::recorded_stacks::RecordedStacks;
 use unwind_profile::walks::call_stacks::FrameSource;
+use unwind_profile::walks::frame_calls::FrameCalls;
 use unwind_profile::walks::shown::{ChainEnd, Printer, Shown};
-use unwind_profile::walks::walk::WalkedStack;
+use unwind_profile::walks::walked_stack::WalkedStack;
 use unwind_target::Escaped;
 use unwind_target::untrusted::escaped;
 
+use crate::commands::recorded_call::RecordedCall;
 use crate::commands::script::allowance::Allowance;
 
 /// The version of the structure: it rises when a field changes its meaning or
@@ -40,6 +43,11 @@ enum Line<'a> {
         late: bool,
         chain: Vec<Part>,
         left_out: usize,
+        account: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        calls: Option<Vec<Call>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        calls_left_out: Option<usize>,
         walk: Option<Walk<'a>>,
     },
     Stack {
@@ -71,6 +79,15 @@ struct Part {
     /// From where each is known, in a part that the CPU recorded calls of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     from: Vec<&'static str>,
+}
+
+/// A call of an interpreter at its frame.
+#[derive(Serialize)]
+struct Call {
+    /// That of the native frame which executes it, in the user part.
+    place: usize,
+    #[serde(flatten)]
+    call: RecordedCall,
 }
 
 /// What a walk of a copied stack came to.
@@ -133,14 +150,54 @@ pub(crate) struct JsonPrinter<W> {
     out: Allowance<W>,
     /// How many addresses each part of a stack has at most.
     max_stack: usize,
+    /// What the recording says of its own stacks.
+    recorded: RecordedStacks,
+    /// Whether calls of interpreters are written.
+    has_calls: bool,
 }
 
 impl<W: Write> JsonPrinter<W> {
-    pub(crate) fn new(out: W, file: &Path, max_stack: usize) -> io::Result<Self> {
-        let mut printer = Self { out: Allowance::new(out), max_stack };
+    pub(crate) fn new(
+        out: W,
+        file: &Path,
+        max_stack: usize,
+        recorded: RecordedStacks,
+    ) -> io::Result<Self> {
+        let out = Allowance::new(out);
+        let mut printer = Self { out, max_stack, recorded, has_calls: false };
         let line = Line::Recording { schema: SCHEMA, file: escaped(file) };
         write_line(&mut printer.out, &line)?;
         Ok(printer)
+    }
+
+    /// The same with calls of interpreters.
+    pub(crate) fn with_calls(self) -> Self {
+        Self { has_calls: true, ..self }
+    }
+
+    /// The calls in the user part of a stack of `frames` frames, and how many there are besides.
+    fn calls(
+        &self,
+        shown: &Shown,
+        walked: Option<&WalkedStack>,
+        frames: usize,
+    ) -> (Vec<Call>, usize) {
+        let mut calls = match walked {
+            Some(_) => FrameCalls::of_walk(walked),
+            None => FrameCalls::of_chain(self.recorded.found().as_deref(), shown),
+        };
+        let limit = self.out.name_limit();
+        let (mut found, mut left_out) = (Vec::new(), 0_usize);
+        for place in 0..frames {
+            for call in calls.of_next_frame() {
+                if found.len() < self.max_stack {
+                    found.push(Call { place, call: RecordedCall::new(&call, limit) });
+                } else {
+                    left_out = left_out.saturating_add(1);
+                }
+            }
+        }
+        (found, left_out)
     }
 
     /// Writes the last line.
@@ -187,6 +244,13 @@ impl<W: Write> Printer for JsonPrinter<W> {
             ChainEnd::Unmatched(reason) => ("unmatched", Some(reason_name(reason)), false, false),
         };
         let event = events.get(held.event).map(|event| event.name.escaped().at_most(limit));
+        let frames = stack.parts.last().map_or(0, |part| part.ips.len());
+        let calls = self.has_calls.then(|| self.calls(shown, walked, frames));
+        let (calls, calls_left_out) = calls.unzip();
+        let account = match walked {
+            Some(_) => None,
+            None => self.recorded.take_reason(held),
+        };
         let line = Line::Sample {
             who,
             event,
@@ -198,6 +262,9 @@ impl<W: Write> Printer for JsonPrinter<W> {
             late,
             chain: stack.parts,
             left_out: stack.left_out,
+            account,
+            calls,
+            calls_left_out,
             walk: walked.map(Walk::from),
         };
         write_line(&mut self.out, &line)

@@ -18,6 +18,7 @@ use unwind_profile::recording::error::RecordingError;
 use unwind_profile::recording::pipeline::{Options, Summary};
 use unwind_profile::recording::reader::PerfReader;
 use unwind_profile::session::ledger_section::{told, unfinished};
+use unwind_profile::session::recorded_stacks::RecordedStacks;
 use unwind_profile::walks::call_stacks::CallStacks;
 use unwind_profile::walks::chosen_event::{ChosenEvent, NoEvent};
 use unwind_profile::walks::printed::print;
@@ -90,6 +91,11 @@ pub(crate) struct ScriptArgs {
     #[arg(long)]
     stitch_lbr: bool,
 
+    /// Show the calls of Python, JavaScript and WebAssembly that `unwind record` has read, each
+    /// before the native frame that executes it
+    #[arg(long)]
+    calls: bool,
+
     /// Declare that all code without a table keeps frame pointers, so that in a stack that
     /// is walked a frame found by one is no guess
     #[arg(long)]
@@ -123,6 +129,9 @@ except that
   - lines in parentheses say where a stack is cut by --max-stack, where it is not complete
     and why, where callers may be missing, and which word of a chain is no address, for
     which the chain is left out (JSON has it);
+  - with --calls a call of an interpreter is a line like that of the frame which executes it,
+    with the same address, and _[p], _[js] or _[wasm] after its name, and its line after its
+    file, as many as --max-stack says; perf has none;
   - names are cut to 24 characters while the text is over 64 times as long as what was
     read, and a MiB.
 Branches (brstack, brstacksym) are those that the CPU recorded, the newest first. Of samples
@@ -164,6 +173,17 @@ JSON (its JSON Schema: docs/schema/script.json), a line each:
                          record of one before), `walk`, `lbr+walk` or `stitched+walk`; the
                          address is that of the call but for `sampled` and `walk`
       left_out  how many addresses --max-stack left out
+      account   of a sample of `unwind record` whose stack is not complete why, in a word, as
+                reports have it; null of others, and where that is not known, which standard
+                error says
+      calls     with --calls only: those of interpreters, the innermost first, as far as the
+                recording has them, each with
+                place     of the native frame that executes it, in `ips` of the last part
+                language  `python`, `javascript` or `wasm`
+                function  null if that is not known; all null of what may be inlined in the next
+                file      of the source, or null
+                line      from 1, or null
+      calls_left_out  with --calls only: how many calls --max-stack left out
       walk      of a sample whose stack was walked here, else null:
                 complete    whether no frame is missing
                 incomplete  why there are no more frames, or null
@@ -186,9 +206,6 @@ pub(crate) fn run(args: &ScriptArgs) -> Result<(), Failure> {
     let mut reader = PerfReader::open(&args.file).map_err(perf_error)?;
     if !io::stdout().is_terminal() {
         reader.tell_progress_to(progress::of_recordings(), &args.file);
-    }
-    if told(&mut reader).is_ok_and(|told| told.is_some_and(|told| told.is_unfinished)) {
-        notices::add(unfinished(&args.file));
     }
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let (summary, missing) =
@@ -219,6 +236,7 @@ impl ScriptArgs {
             frame_pointers: FramePointerRows { is_trusted: self.trust_fp },
             stitch_lbr: self.stitch_lbr,
         };
+        let recorded = recorded_stacks(reader, path);
         // A recording whose sections cannot be read says nothing of its time.
         let origin = Origin::read(reader).unwrap_or_default();
         let build_ids = reader.build_ids();
@@ -235,7 +253,8 @@ impl ScriptArgs {
         let name = escaped(path).to_string();
         let of_event = self.event.as_ref();
         let printed = if self.json {
-            let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
+            let printer = JsonPrinter::new(&mut out, path, self.max_stack, recorded)?;
+            let printer = if self.calls { printer.with_calls() } else { printer };
             let printer = ChosenEvent::new(of_event, printer);
             let (mut printer, ended) = print(reader, options, files, call_stacks, printer);
             let summary = ended?;
@@ -248,14 +267,38 @@ impl ScriptArgs {
                 nanoseconds: self.ns,
                 max_stack: self.max_stack,
                 sources: self.stitch_lbr,
+                calls: self.calls,
             };
-            let printer = ChosenEvent::new(of_event, TextPrinter::new(&mut out, style, names));
+            let printer = TextPrinter::new(&mut out, style, names, recorded);
+            let printer = ChosenEvent::new(of_event, printer);
             let (mut printer, ended) = print(reader, options, files, call_stacks, printer);
             (ended?, printer.missing(reader.events(), name))
         };
         out.flush()?;
         Ok(printed)
     }
+}
+
+/// What a recording says of its stacks. What it does not say is told.
+fn recorded_stacks(reader: &mut PerfReader, path: &Path) -> RecordedStacks {
+    let of_path = |what: &str| notices::add(format!("{}: {what}", escaped(path)));
+    let ledger = told(reader).unwrap_or_else(|error| {
+        of_path(&format!("it is not known which stacks are not complete: {error}"));
+        None
+    });
+    let (recorded, error) = RecordedStacks::read(reader, ledger.as_ref());
+    if let Some(error) = error {
+        of_path(&format!("calls of interpreters are missing, and marks of guesses: {error}"));
+    }
+    if let Some(ledger) = ledger {
+        if ledger.is_unfinished {
+            notices::add(unfinished(path));
+        }
+        if !recorded.others_are_complete() {
+            of_path("of stacks without a reason it is not known whether they are complete");
+        }
+    }
+    recorded
 }
 
 /// Prints a recording that is in memory, as text with all fields and as JSON. Returns the
@@ -272,6 +315,7 @@ pub(crate) fn printed_len(bytes: &[u8]) -> Option<(usize, usize)> {
             ns: false,
             max_stack: 127,
             stitch_lbr: json,
+            calls: true,
             trust_fp: false,
             json,
             stats: false,

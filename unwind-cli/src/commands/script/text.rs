@@ -5,13 +5,18 @@ use std::io::{self, Write};
 use unwind_perf::record::{BranchEntry, Task};
 use unwind_profile::mapped::layout::Layout;
 use unwind_profile::mapped::names::{Mode, Names, Place};
+use unwind_profile::recording::code_names::{InterpretedCall, InterpretedCode};
 use unwind_profile::recording::events::Events;
+use unwind_profile::session::recorded_stacks::RecordedStacks;
 use unwind_profile::walks::call_stacks::FrameSource;
+use unwind_profile::walks::found_by::FoundBy;
+use unwind_profile::walks::frame_calls::FrameCalls;
 use unwind_profile::walks::shown::{ChainEnd, Link, Printer, Shown};
-use unwind_profile::walks::walk::WalkedStack;
+use unwind_profile::walks::walked_stack::WalkedStack;
 use unwind_target::Untrusted;
 use unwind_target::counted::counted;
 
+use crate::commands::recorded_call::MAYBE_INLINED;
 use crate::commands::script::allowance::Allowance;
 use crate::commands::script::branches::FlagsText;
 use crate::commands::script::fields::Fields;
@@ -27,6 +32,8 @@ pub(crate) struct Style {
     pub(crate) max_stack: usize,
     /// Whether frames of joined stacks say from where they are known.
     pub(crate) sources: bool,
+    /// Whether calls of interpreters are shown.
+    pub(crate) calls: bool,
 }
 
 /// Writes samples as text.
@@ -35,11 +42,13 @@ pub(crate) struct TextPrinter<W> {
     out: Allowance<W>,
     style: Style,
     names: Names,
+    /// What the recording says of its own stacks.
+    recorded: RecordedStacks,
 }
 
 impl<W: Write> TextPrinter<W> {
-    pub(crate) const fn new(out: W, style: Style, names: Names) -> Self {
-        Self { out: Allowance::new(out), style, names }
+    pub(crate) const fn new(out: W, style: Style, names: Names, recorded: RecordedStacks) -> Self {
+        Self { out: Allowance::new(out), style, names, recorded }
     }
 
     const fn has(&self, field: Fields) -> bool {
@@ -138,6 +147,52 @@ impl<W: Write> TextPrinter<W> {
         }
     }
 
+    /// Writes the calls that the frame at an address executes.
+    ///
+    /// As many as are `left`; of others their number.
+    fn calls(&mut self, calls: &mut FrameCalls, ip: u64, left: &mut usize) -> io::Result<()> {
+        let mut more = 0_usize;
+        for call in calls.of_next_frame() {
+            match left.checked_sub(1) {
+                _ if !self.has(Fields::SYM) => {}
+                Some(rest) => {
+                    *left = rest;
+                    self.call(&call, ip)?;
+                }
+                None => more = more.saturating_add(1),
+            }
+        }
+        if more > 0 {
+            let more = counted(more, "more call", "more calls");
+            writeln!(self.out, "{MARK}({more}; see --max-stack)")?;
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, call: &InterpretedCall, ip: u64) -> io::Result<()> {
+        let limit = self.out.name_limit();
+        let InterpretedCall { code, line } = call;
+        if **code == InterpretedCode::MAYBE_INLINED {
+            return writeln!(self.out, "{MARK}{MAYBE_INLINED}");
+        }
+        write!(self.out, "\t{ip:>16x} ")?;
+        match &code.function {
+            Some(name) => write!(self.out, "{}", name.escaped().at_most(limit))?,
+            None => write!(self.out, "[unknown]")?,
+        }
+        write!(self.out, "{}", code.language.suffix())?;
+        if self.has(Fields::DSO) {
+            match (&code.file, line) {
+                (Some(file), 0) => write!(self.out, " ({})", file.escaped().at_most(limit))?,
+                (Some(file), line) => {
+                    write!(self.out, " ({}:{line})", file.escaped().at_most(limit))?;
+                }
+                (None, _) => write!(self.out, " ([unknown])")?,
+            }
+        }
+        writeln!(self.out)
+    }
+
     /// Writes the names of an address.
     fn place(&mut self, place: &Place) -> io::Result<()> {
         let limit = self.out.name_limit();
@@ -163,10 +218,13 @@ impl<W: Write> TextPrinter<W> {
 
     /// Writes the user part of a stack that was walked here.
     fn walked(&mut self, shown: &Shown, walked: &WalkedStack) -> io::Result<()> {
+        let mut calls = FrameCalls::of_walk(Some(walked).filter(|_| self.style.calls));
+        let mut left = self.style.max_stack;
         for frame in walked.frames.iter().take(self.style.max_stack) {
             if frame.after_gap {
-                writeln!(self.out, "{MARK}(callers may be missing here)")?;
+                writeln!(self.out, "{GAP}")?;
             }
+            self.calls(&mut calls, frame.call, &mut left)?;
             self.frame(shown, frame.call, Mode::User, frame.source)?;
         }
         self.left_out(walked.frames.len().saturating_sub(self.style.max_stack))?;
@@ -243,15 +301,49 @@ impl<W: Write> TextPrinter<W> {
             let chain = counted(count, "word", "words");
             writeln!(self.out, "{MARK}(a chain of {chain} is left out: {word:x} is no address)")?;
         } else {
-            for (at, link) in links.iter().enumerate() {
-                if let &Link::Ip(ip, mode) = link {
-                    let source = shown.source_of_link(at, count);
-                    self.frame(shown, ip, mode, source)?;
-                }
-            }
-            self.left_out(count.saturating_sub(links.len()))?;
+            self.recorded(shown, (&links, count), walked.is_some())?;
         }
         walked.map_or(Ok(()), |walked| self.walked(shown, walked))
+    }
+
+    /// Writes a chain of `count` addresses as it was recorded, the first ones, and what the recording says of it,
+    /// unless the stack is walked here.
+    fn recorded(
+        &mut self,
+        shown: &Shown,
+        (links, count): (&[Link], usize),
+        is_walked: bool,
+    ) -> io::Result<()> {
+        // A stack that no sample has is not told of.
+        let found = self.recorded.found().filter(|_| shown.is_sample());
+        let with_calls = found.as_deref().filter(|_| self.style.calls);
+        let mut calls = FrameCalls::of_chain(with_calls, shown);
+        let mut left = self.style.max_stack;
+        let ways = found.iter().flat_map(|found| found.of_sample(shown.held.number));
+        let mut ways = ways.map(|way| way == FoundBy::Guess);
+        let mut has_gap = false;
+        for (at, link) in links.iter().enumerate() {
+            let &Link::Ip(ip, mode) = link else { continue };
+            if mode == Mode::User {
+                if ways.next() == Some(true) {
+                    has_gap = true;
+                    writeln!(self.out, "{GAP}")?;
+                }
+                self.calls(&mut calls, ip, &mut left)?;
+            }
+            let source = shown.source_of_link(at, count);
+            self.frame(shown, ip, mode, source)?;
+        }
+        self.left_out(count.saturating_sub(links.len()))?;
+        if is_walked || !shown.is_sample() {
+            return Ok(());
+        }
+        match self.recorded.take_reason(&shown.held) {
+            Some(reason) if reason != "gap" || !has_gap => {
+                writeln!(self.out, "{MARK}(incomplete: {reason})")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -260,6 +352,9 @@ const MAX_REASON: usize = 400;
 
 /// What a line that is no frame starts with.
 const MARK: &str = "\t                 ";
+
+/// The line before a frame that is known by a guess.
+const GAP: &str = "\t                 (callers may be missing here)";
 
 /// `"\t{ip:>16x}\n"`. Without names most of the output is such lines, and the formatter
 /// takes more time than all the rest.

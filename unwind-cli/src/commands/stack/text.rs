@@ -77,11 +77,24 @@ pub(crate) fn write_interpreted(
     frames: &[InterpretedFrame],
 ) -> io::Result<()> {
     for frame in frames {
-        let (blank, language) = ("", frame.language);
-        writeln!(out, "  {blank:<25}{INTERPRETED}{language:<10}{INTERPRETED:#} {frame}")?;
+        write_call(out, frame.language, frame)?;
         write_source(out, 16, frame.text.as_ref())?;
     }
     Ok(())
+}
+
+/// Writes a call of an interpreter, as a line.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_call(
+    out: &mut impl Write,
+    language: &str,
+    call: &impl fmt::Display,
+) -> io::Result<()> {
+    let blank = "";
+    writeln!(out, "  {blank:<25}{INTERPRETED}{language:<10}{INTERPRETED:#} {call}")
 }
 
 /// Writes whose stack follows.

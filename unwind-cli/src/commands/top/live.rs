@@ -26,7 +26,7 @@ use unwind_profile::walks::call_stacks::CallStacks;
 use unwind_profile::walks::printed::print_walked;
 use unwind_profile::walks::shown::{ChainEnd, Printer, Shown};
 use unwind_profile::walks::tally::Tally;
-use unwind_profile::walks::walk::WalkedStack;
+use unwind_profile::walks::walked_stack::WalkedStack;
 use unwind_profile::walks::walkers::WalkSetup;
 use unwind_target::DebugFiles;
 use unwind_target::rows::frame_pointers::FramePointerRows;

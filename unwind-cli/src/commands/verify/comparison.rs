@@ -9,7 +9,7 @@ use unwind_profile::mapped::names::{Mode, Names};
 use unwind_profile::mapped::probed_returns::user_words;
 use unwind_profile::recording::events::Events;
 use unwind_profile::walks::shown::{Printer, Shown};
-use unwind_profile::walks::walk::{WalkedFrame, WalkedStack};
+use unwind_profile::walks::walked_stack::{WalkedFrame, WalkedStack};
 use unwind_target::Untrusted;
 
 use crate::commands::verify::agreement::{Agreement, compare};
