@@ -128,7 +128,7 @@ for file in "$@"; do
 done
 
 # One of 1,000 modules is taken out and added again before each sample.
-printf '\n%-24s %9s %9s\n' "a sample after a change" unwind framehop
+printf '\n%-24s %9s %9s\n' "a sample after a change" by-key framehop
 for file in "$@"; do
     printf '%-24s' "$(corpus "$file")"
     for unwinder in unwind framehop; do

@@ -6,7 +6,7 @@ set -euo pipefail
 export RUSTUP_DIST_SERVER=http://127.0.0.1:9
 export CARGO_PROFILE_BENCH_PANIC=abort CARGO_PROFILE_BENCH_OPT_LEVEL=3
 cd "$(dirname "$0")/.."
-programs=(nothing tables remote-tables framehop simple-frame-rs)
+programs=(nothing unwinder tables remote-tables framehop simple-frame-rs)
 cargo build --quiet --locked --profile bench --package unwind-benches "${programs[@]/#/--bin=size-}"
 
 bytes() { # SECTION PROGRAM

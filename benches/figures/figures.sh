@@ -6,7 +6,7 @@
 #   benches/figures/figures.sh --check         says whether it is what this would write
 #   benches/figures/figures.sh measure NAME... measures first: instructions since sizes ratios
 #                                              first stack curves record price differences verify
-#                                              kinds stops memory coverage fuzz
+#                                              kinds stops memory calls coverage fuzz
 #
 # Each file says when and at which revision it was measured, and by which command; what comes
 # after that line is what came out. What is not measured here takes hours, other people's programs
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 
 folder=benches/figures/measured
 parts=(instructions since sizes ratios first stack curves record price differences verify
-    kinds memory stacks oracle stops attrs ring coverage fuzz damage orderings mutants)
+    kinds calls memory stacks oracle stops attrs ring coverage fuzz damage orderings mutants)
 pages=(README.md docs/comparisons.md)
 
 measure() { # NAME
@@ -35,6 +35,7 @@ measure() { # NAME
         kinds) command="benches/figures/in_kernel_kinds.py" ;;
         stops) command="benches/figures/live_stops.py" ;;
         memory) command="benches/figures/table_memory.py" ;;
+        calls) command="benches/figures/calls_price.py" ;;
         stack) command="benches/figures/stack.py" ;;
         curves) command="cargo bench --quiet --package unwind-benches --bench curves" ;;
         first) command="env UNWIND_CORPUS=target/corpus cargo bench --quiet --package unwind-benches --bench ratios -- first" ;;

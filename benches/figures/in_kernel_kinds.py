@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 
+from record import command_of
+
 BENCHES = os.path.abspath("benches/programs")
 TESTS = os.path.abspath("unwind-cli/tests/programs")
 PLAIN = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"]
@@ -213,12 +215,12 @@ def share(told):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--unwind", default="target/release/unwind")
+    parser.add_argument("--unwind")
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--rate", type=int, default=999)
     parser.add_argument("programs", nargs="*")
     asked = parser.parse_args()
-    asked.unwind = os.path.abspath(asked.unwind)
+    asked.unwind = command_of(asked.unwind)
     print("| program | samples | complete | at once, in the task, shared, copied | not complete "
           "| `--engine perf`: samples | complete | not complete |\n|---|--:|--:|--:|---|--:|--:|---|")
     before = set(glob.glob("/tmp/perf-*.map"))

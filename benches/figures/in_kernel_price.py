@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+from record import command_of
+
 DEPTHS = (0, 20, 60, 200)
 SECONDS = "2"
 STATS = "/proc/sys/kernel/bpf_stats_enabled"
@@ -57,8 +59,8 @@ def measured(unwind, program, depth, folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--unwind", default="target/release/unwind")
-    unwind = os.path.abspath(parser.parse_args().unwind)
+    parser.add_argument("--unwind")
+    unwind = command_of(parser.parse_args().unwind)
     with open(STATS) as file:
         before = file.read()
     print("| frames | samples | walked at once | µs a sample | ns a frame more |\n|--:|--:|--:|--:|--:|")

@@ -22,6 +22,8 @@ import sys
 import tempfile
 import time
 
+from record import command_of
+
 THREAD = re.compile(r"^TID (\d+):", re.MULTILINE)
 FRAME = re.compile(r"^#\d+\s+0x([0-9a-f]+)", re.MULTILINE)
 # Samples of one entry into the kernel share a stack, so the next one to compare may be some samples later.
@@ -72,10 +74,10 @@ def is_longer(stacks_of, thread, stack):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--stops", type=int, default=100)
-    parser.add_argument("--unwind", default="target/release/unwind")
+    parser.add_argument("--unwind")
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args()
-    unwind = os.path.abspath(asked.unwind)
+    unwind = command_of(asked.unwind)
     with tempfile.TemporaryDirectory() as folder:
         data = os.path.join(folder, "data")
         program = subprocess.Popen(asked.program, stdout=subprocess.DEVNULL)

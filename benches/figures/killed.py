@@ -20,6 +20,8 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from record import command_of
+
 RATE = 999
 
 
@@ -60,8 +62,9 @@ def main():
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--engine", default="perf", choices=["perf", "bpf"])
-    parser.add_argument("--unwind", default="target/release/unwind")
+    parser.add_argument("--unwind")
     asked = parser.parse_args()
+    asked.unwind = command_of(asked.unwind)
     before = programs()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(once, asked.unwind, asked.engine, asked.seconds, folder, number)

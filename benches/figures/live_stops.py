@@ -24,13 +24,15 @@ import time
 
 from in_kernel_kinds import ledger, share
 from in_kernel_stops import state, theirs
+from record import command_of
 
 SOURCES = os.path.abspath("benches/programs/descends")
 TESTS = os.path.abspath("unwind-cli/tests/programs")
 OPENSSL = ("rsa2048", "rsa4096", "dsa2048", "ecdsap256", "ecdhx25519")
-# Programs of the tests that run or wait until they are ended, without arguments.
+# Programs of the tests that run or wait until they are ended, one of them for a time.
 WAITING = ("bare_code", "churn", "clock", "deep_lines", "expressions", "handler", "in_flight", "joined", "naps",
            "nested", "signals", "switches", "threads", "twenty_threads", "waits")
+SECONDS = {"nested": ["600"]}
 GDB = """
 for thread in gdb.selected_inferior().threads():
     thread.switch()
@@ -85,7 +87,8 @@ class Programs:
             "greenlet": lambda: ["python3", f"{SOURCES}/greenlets.py"],
             **{f"openssl speed {name}": self.speed(name) for name in OPENSSL},
             "tests: epilogues.c": self.made(f"{TESTS}/epilogues.c", "gcc", "-O2", run=["for-ever"]),
-            **{f"tests: {name}.c": self.made(f"{TESTS}/{name}.c", "gcc", "-O2", "-pthread") for name in WAITING},
+            **{f"tests: {name}.c": self.made(f"{TESTS}/{name}.c", "gcc", "-O2", "-pthread", run=SECONDS.get(name, ()))
+               for name in WAITING},
             "tests: busy.go": self.made(f"{TESTS}/busy.go", "go", "build"),
             "tests: busy.py": lambda: ["python3", f"{TESTS}/busy.py"],
             "tests: busy.js": lambda: ["node", f"{TESTS}/busy.js"],
@@ -208,7 +211,7 @@ def stops(asked, name, command, differing):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--unwind", default="target/release/unwind")
+    parser.add_argument("--unwind")
     parser.add_argument("--stops", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=3)
@@ -216,7 +219,7 @@ def main():
     parser.add_argument("--differing", default="/dev/null", help="a file for the stacks that differ, JSON by line")
     parser.add_argument("programs", nargs="*")
     asked = parser.parse_args()
-    asked.unwind = os.path.abspath(asked.unwind)
+    asked.unwind = command_of(asked.unwind)
     print(f"| program | stacks | complete | {' | '.join(KINDS)} "
           "| record, `bpf` | not complete | record, `perf` | not complete |\n"
           f"|---|{'--:|' * (2 + len(KINDS))}--:|---|--:|---|")

@@ -67,9 +67,9 @@ def is_outermost(name):
 def command_of(asked):
     """The path of the command that --unwind names, or of that of this tree, which is built."""
     if asked is None:
-        subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
+        subprocess.run(["cargo", "build", "--profile", "dist", "--quiet", "--locked", "--package",
                         "unwind-cli"], check=True)
-        asked = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "release/unwind")
+        asked = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "dist/unwind")
     return os.path.abspath(asked)
 
 

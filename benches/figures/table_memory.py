@@ -22,6 +22,8 @@ import sys
 import tempfile
 import time
 
+from record import command_of
+
 SIZES = ["cargo", "run", "--release", "--quiet", "--locked", "--package", "unwind-sframe", "--features", "cfi",
          "--example", "compact_sizes"]
 OTEL_ROW, OTEL_RULES, OTEL_LEAST, LIGHTSWITCH_ROW = 4, 12 * 16384, 256, 8
@@ -104,12 +106,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", type=int, default=500)
     parser.add_argument("--record", action="store_true")
-    parser.add_argument("--unwind", default="target/release/unwind")
+    parser.add_argument("--unwind")
     asked = parser.parse_args()
     found = {os.path.realpath(entry.path) for entry in os.scandir("/usr/bin") if entry.is_file()}
     programs = [path for path in sorted(found) if is_program(path)][:asked.programs]
     if asked.record:
-        return record(os.path.abspath(asked.unwind), programs)
+        return record(command_of(asked.unwind), programs)
     rustc = output("rustc", "--print", "sysroot").strip() + "/bin/rustc"
     print("| program | files | rows | MiB | OpenTelemetry | lightswitch | bytes a row |\n|---|--:|--:|--:|--:|--:|--:|")
     for name, which in [("python3", [sys.executable]), ("node", [shutil.which("node")]), ("rustc", [rustc]),

@@ -70,8 +70,9 @@ def sizes():
 
 
 def stack():
-    rows = table("stack", "", "eu-stack, ms", "unwind / eu-stack", "`--no-stop` / eu-stack")
-    return markdown(["", "eu-stack, ms", "unwind / eu-stack", "`--no-stop` / eu-stack"], rows)
+    rows = table("stack", "", "eu-stack, ms", "unwind / eu-stack", "`--no-stop` / eu-stack", "/ `eu-stack -s -i`")
+    return markdown(["", "eu-stack, ms", "`--no-lines` / eu-stack", "`--no-lines --no-stop` / eu-stack",
+                     "as typed / `eu-stack -s -i`"], rows)
 
 
 def walks():
@@ -81,7 +82,7 @@ def walks():
 
 def own_stack():
     rivals = {"framehop": "framehop", "libunwind's unw_backtrace": "libunwind", "glibc's backtrace": "glibc"}
-    columns = [f"unwind, SFrame / {rival}" for rival in rivals]
+    columns = [f"unwind-local / {rival}" for rival in rivals]
     rows = table("ratios", "", *columns, where=lambda row: row[columns[0]])
     return markdown(["frames", *rivals.values()], rows)
 

@@ -4,9 +4,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use unwind_benches::contestant::{CALL_FRAMES, UNWIND};
 use unwind_benches::corpus::Corpus;
 use unwind_benches::timing::Effort;
-use unwind_benches::{Framehop, Unwind, UnwindByCallFrames, Unwinder};
+use unwind_benches::{Framehop, Unwinder};
 use unwind_snapshot::Snapshot;
 
 use super::{fact, line};
@@ -24,14 +25,13 @@ type Walked = (usize, Box<dyn Unwinder>);
 
 /// In the order of the times below.
 const CONTESTANTS: [First; 3] = [
-    |corpus, snapshot| walked(UnwindByCallFrames::new(corpus), snapshot),
-    |corpus, snapshot| walked(Unwind::new(corpus), snapshot),
-    |corpus, snapshot| walked(Framehop::new(corpus), snapshot),
+    |corpus, snapshot| walked(CALL_FRAMES.open(corpus), snapshot),
+    |corpus, snapshot| walked(UNWIND.open(corpus), snapshot),
+    |corpus, snapshot| walked(Box::new(Framehop::new(corpus)), snapshot),
 ];
 
-fn walked(mut unwinder: impl Unwinder + 'static, snapshot: &Snapshot<'_>) -> Walked {
-    let frames = unwinder.walk(snapshot);
-    (frames, Box::new(unwinder))
+fn walked(mut unwinder: Box<dyn Unwinder>, snapshot: &Snapshot<'_>) -> Walked {
+    (unwinder.walk(snapshot), unwinder)
 }
 
 pub(crate) fn measure(corpus: &Corpus, effort: Effort) {
@@ -53,11 +53,8 @@ pub(crate) fn measure(corpus: &Corpus, effort: Effort) {
 /// Stacks that all contestants know to be complete, with the same frames, from all of the
 /// time.
 fn stacks(corpus: &Corpus) -> Vec<&Snapshot<'static>> {
-    let mut all: [Box<dyn Unwinder>; 3] = [
-        Box::new(UnwindByCallFrames::new(corpus)),
-        Box::new(Unwind::new(corpus)),
-        Box::new(Framehop::new(corpus)),
-    ];
+    let mut all: [Box<dyn Unwinder>; 3] =
+        [CALL_FRAMES.open(corpus), UNWIND.open(corpus), Box::new(Framehop::new(corpus))];
     let mut is_same = |snapshot: &Snapshot<'_>| {
         let found = all.each_mut().map(|unwinder| {
             unwinder.walk(snapshot);

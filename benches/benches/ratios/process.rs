@@ -14,6 +14,8 @@ use super::{fact, line};
 /// that something else comes between in every round.
 const REPEATS: usize = 50;
 
+const LOCAL: &str = "unwind-local";
+/// The library's walker over a table that the bench makes, as a host may have it.
 const BY_SFRAME: &str = "unwind, SFrame";
 const BY_CHAIN: &str = "unwind, frame pointers";
 const RAW: &str = "two-load loop";
@@ -69,6 +71,14 @@ fn times_at(
     let libunwind = Backtrace::of_libunwind();
     let glibc = Backtrace::of_glibc();
     let mut contestants = Vec::new();
+
+    unwind_local::prepare();
+    let mut frames = [0; MAX_FRAMES];
+    let count = unwind_local::backtrace(&mut frames).len;
+    let found: Vec<u64> = frames[..count].iter().map(|&pc| pc.try_into().unwrap()).collect();
+    assert_same_callers(&expected, &found, LOCAL);
+    let walk = move || unwind_local::backtrace(black_box(&mut frames)).len;
+    contestants.push(Contestant::new(LOCAL, count, walk));
 
     let mut unwind = Unwind::new(code);
     in_process::walk(&mut unwind, top);
@@ -133,12 +143,14 @@ fn assert_same_callers(expected: &[u64], found: &[u64], name: &str) {
 fn print(name: &str, times: &[(&'static str, f64)], chain_time: &mut Option<f64>) {
     let time = |of: &str| times.iter().find(|(name, _)| *name == of).map(|(_, time)| *time);
     *chain_time = time(RAW).or(*chain_time);
-    let ours = time(BY_SFRAME).unwrap();
-    for &(rival, theirs) in times.iter().filter(|(rival, _)| !rival.starts_with("unwind")) {
-        line(BY_SFRAME, name, ours, rival, theirs);
-    }
-    if let (None, Some(chain)) = (time(RAW), *chain_time) {
-        line(BY_SFRAME, name, ours, "two-load loop, code with fp", chain);
+    for way in [LOCAL, BY_SFRAME] {
+        let ours = time(way).unwrap();
+        for &(rival, theirs) in times.iter().filter(|(rival, _)| !rival.starts_with("unwind")) {
+            line(way, name, ours, rival, theirs);
+        }
+        if let (None, Some(chain)) = (time(RAW), *chain_time) {
+            line(way, name, ours, "two-load loop, code with fp", chain);
+        }
     }
     if let (Some(ours), Some(theirs)) = (time(BY_CHAIN), time(RAW)) {
         line(BY_CHAIN, name, ours, RAW, theirs);

@@ -2,22 +2,23 @@
 
 use std::hint::black_box;
 
+use unwind_benches::contestant::UNWIND;
 use unwind_benches::corpus::Corpus;
 use unwind_benches::known::KNOWN;
 use unwind_benches::timing::Effort;
-use unwind_benches::{Framehop, Report, Unwind, Unwinder};
+use unwind_benches::{Facade, Framehop, Report, Rows, Unwind, Unwinder};
 use unwind_snapshot::Snapshot;
 
 use super::{fact, line};
 
 pub(crate) fn measure(corpus: &Corpus, effort: Effort) {
     frames(corpus);
-    rows_at_hand(corpus);
+    cached_rows(corpus);
     replay(corpus, effort);
     hot(corpus, effort);
 }
 
-/// How many stacks are the reference's, and the plain walk's.
+/// How many stacks are the reference's; and that those of a walker with a cache are the plain walk's.
 fn frames(corpus: &Corpus) {
     let report = Report::new(corpus);
     report.assert_known(KNOWN);
@@ -39,8 +40,9 @@ fn frames(corpus: &Corpus) {
 }
 
 /// How many lookups the caches answer in one pass, from empty.
-fn rows_at_hand(corpus: &Corpus) {
-    let (mut unwind, mut framehop) = (Unwind::new(corpus), Framehop::new(corpus));
+fn cached_rows(corpus: &Corpus) {
+    let mut unwind = Facade::<4096>::new(corpus, Rows::Sframe);
+    let mut framehop = Framehop::new(corpus);
     for snapshot in &corpus.snapshots {
         unwind.walk(snapshot);
         framehop.walk(snapshot);
@@ -55,19 +57,19 @@ fn rows_at_hand(corpus: &Corpus) {
 
 /// All snapshots in time order, caches kept.
 fn replay(corpus: &Corpus, effort: Effort) {
-    let (mut unwind, mut framehop) = (Unwind::new(corpus), Framehop::new(corpus));
-    let [ours, theirs] = race(&in_time(corpus), [&mut unwind, &mut framehop], effort);
+    let (mut unwind, mut framehop) = (UNWIND.open(corpus), Framehop::new(corpus));
+    let [ours, theirs] = race(&in_time(corpus), [&mut *unwind, &mut framehop], effort);
     line("replay", &corpus.name, ours, "framehop", theirs);
 }
 
 /// One snapshot after another, each again and again.
 fn hot(corpus: &Corpus, effort: Effort) {
     const ROUNDS: usize = 20;
-    let (mut unwind, mut framehop) = (Unwind::new(corpus), Framehop::new(corpus));
+    let (mut unwind, mut framehop) = (UNWIND.open(corpus), Framehop::new(corpus));
     let from = corpus.snapshots.len().saturating_sub(20) / 2;
     let some = corpus.snapshots.iter().skip(from).take(20);
     let parts: Vec<_> = some.map(|snapshot| vec![snapshot; ROUNDS]).collect();
-    let [ours, theirs] = race(&parts, [&mut unwind, &mut framehop], effort);
+    let [ours, theirs] = race(&parts, [&mut *unwind, &mut framehop], effort);
     line("hot", &corpus.name, ours, "framehop", theirs);
 }
 
