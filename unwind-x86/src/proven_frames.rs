@@ -23,7 +23,7 @@ use unwind_core::{
 };
 
 use self::entry::{Entry, entry_before};
-use self::from_start::{Extent, row_from_start};
+use self::from_start::{Extent, comes_to, row_from_start};
 use self::to_return::{Way, way_to_return};
 use crate::ia32::Ia32;
 use crate::x86_64::X86_64;
@@ -114,6 +114,32 @@ impl FrameProof {
             }
         };
         row.map(|row| row.with_origin(Origin::Instructions))
+    }
+}
+
+impl ProvenFrames {
+    /// Where a function begins whose bounds nobody tells and which comes to `pc`, with words of this size: the nearest
+    /// place before that pushes the frame pointer and sets it. `None` if the instructions from there on do not show that they
+    /// lead to `pc`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use unwind_core::{SliceMemory, VirtAddr, WordSize};
+    /// use unwind_x86::ProvenFrames;
+    ///
+    /// // push rbp; mov rbp, rsp; nop; pop rbp; ret
+    /// let mut code = vec![0x55, 0x48, 0x89, 0xe5, 0x90, 0x5d, 0xc3];
+    /// code.resize(0x1000, 0xcc);
+    /// let mut memory = SliceMemory::new(VirtAddr::new(0x7000), &code);
+    /// let start = ProvenFrames::start(WordSize::Eight, VirtAddr::new(0x7006), &mut memory);
+    /// assert_eq!(start, Some(VirtAddr::new(0x7000)));
+    /// ```
+    pub fn start<M: Memory>(word: WordSize, pc: VirtAddr, mem: &mut M) -> Option<VirtAddr> {
+        match entry_before(word, pc, mem) {
+            Entry::At(start) => comes_to(word, start, pc, mem).then_some(start),
+            Entry::AfterPush | Entry::Nowhere => None,
+        }
     }
 }
 

@@ -16,7 +16,7 @@
 #define V8_PLACE 48	 // the first word of a piece: the pc, the place on the stack, what it is
 #define V8_IS_BUILTIN (1ull << 60)
 #define V8_IS_EXACT (1ull << 61)
-#define V8_BEGINS (1ull << 63)	   // its frame does not stand yet
+#define V8_FRAMELESS (1ull << 63)  // its frame does not stand yet, or no more
 #define V8_IS_HANDLED (1ull << 62) // by the innermost frame, a builtin function: the place in bytecode may be an old one
 #define V8_LOOKS 64	 // how often a thread's callers are looked at for V8's file
 #define V8_LOOKS_FAR 64 // and how many of them
@@ -79,12 +79,34 @@ static __always_inline int type_of(struct walk *w, struct interpreter *interpret
 	return read(w, type, sizeof(*type), (map & ~3ull) + interpreter->instance_type);
 }
 
+// What tells the code of a frame, and the words of its function and bytecode, from others.
+static __always_inline int sum_v8(struct walk *w, struct piece *piece, u64 *words)
+{
+	u64 sum = 0;
+	u32 i;
+
+	if (!(piece->words[0] & V8_IS_BUILTIN)) {
+		u64 pc = piece->words[0] << 16 >> 16;
+
+		// At the start of memory there is nothing before the pc.
+		if (read(w, words + 9, 2 * V8_CODE, pc - V8_CODE)) {
+			words[9] = words[10] = 0;
+			if (read(w, words + 11, V8_CODE, pc))
+				return END_MEMORY;
+		}
+	}
+	for (i = 0; i < V8_IDENTITY; i++)
+		sum = mixed(sum, words[i]);
+	piece->check = sum;
+	return 0;
+}
+
 // Takes note of the function of a frame, and of what tells it from others that come to be at its place.
 __noinline int identify_v8(struct walk *w, struct calls *calls, struct piece *piece, u64 closure)
 {
 	struct interpreter *interpreter;
-	u64 words[V8_IDENTITY] = {}, shared, sum = 0;
-	u32 key, i;
+	u64 words[V8_IDENTITY] = {}, shared;
+	u32 key;
 	u16 type;
 	int error;
 
@@ -113,16 +135,21 @@ __noinline int identify_v8(struct walk *w, struct calls *calls, struct piece *pi
 	piece->words[2] = slot(calls, interpreter->bytecode);
 	piece->words[3] = slot(calls, interpreter->bytecode_offset);
 	// Other frames than those of bytecode have something else there, which may change.
-	if (piece->words[0] & V8_BEGINS || type_of(w, interpreter, piece->words[2], &type) || type != interpreter->bytecode_type ||
+	if (piece->words[0] & V8_FRAMELESS || type_of(w, interpreter, piece->words[2], &type) || type != interpreter->bytecode_type ||
 	    read(w, words + 5, 32, (piece->words[2] & ~3ull) + 8))
 		piece->words[2] = piece->words[3] = 0;
-	if (!(piece->words[0] & V8_IS_BUILTIN) &&
-	    read(w, words + 9, 2 * V8_CODE, (piece->words[0] << 16 >> 16) - V8_CODE))
-		return END_MEMORY;
-	for (i = 0; i < V8_IDENTITY; i++)
-		sum = mixed(sum, words[i]);
-	piece->check = sum;
-	return 0;
+	return sum_v8(w, piece, words);
+}
+
+// The same of code whose function is not known.
+__noinline int identify_code_v8(struct walk *w, struct piece *piece)
+{
+	u64 words[V8_IDENTITY] = {};
+
+	if (!w || !piece)
+		return END_RULE;
+	piece->words[1] = piece->words[2] = piece->words[3] = 0;
+	return sum_v8(w, piece, words);
 }
 
 // Takes note of a frame that was read, whose execution is at `first`.
@@ -151,24 +178,20 @@ static __always_inline int note_v8(struct walk *w, struct calls *calls, struct i
 	return 0;
 }
 
-// Takes note of the function that begins if the innermost frame does not stand yet: before it has pushed the frame
-// pointer, after that, and where it has set it and not yet stored what belongs below it.
-static __always_inline void note_beginning(struct walk *w, struct calls *calls, u64 first, int is_set)
+// Takes note of code that begins or ends, if its frame would be at this place. If it begins, a function's is told by what
+// was called.
+static __always_inline void note_frameless(struct walk *w, struct calls *calls, u64 first, u64 place)
 {
-	u32 i;
+	u32 count = calls->record.head.count;
+	struct piece *piece = &calls->record.pieces[count & (PIECES - 1)];
 
-	for (i = 0; i < 2 + is_set; i++) {
-		u32 count = calls->record.head.count;
-		struct piece *piece = &calls->record.pieces[count & (PIECES - 1)];
-
-		if (count >= PIECES)
-			return;
-		piece->at = i < 2 ? w->sp - 8 + i * 8 : w->fp;
-		piece->words[0] = first | V8_BEGINS;
-		if (identify_v8(w, calls, piece, calls->closure))
-			return;
-		calls->record.head.count = count + 1;
-	}
+	if (count >= PIECES)
+		return;
+	piece->at = place;
+	piece->words[0] = first | V8_FRAMELESS;
+	if (identify_v8(w, calls, piece, calls->closure) && identify_code_v8(w, piece))
+		return;
+	calls->record.head.count = count + 1;
 }
 
 static __always_inline int is_builtin(struct walk *w, struct interpreter *interpreter, u32 key, u64 pc)
@@ -178,14 +201,15 @@ static __always_inline int is_builtin(struct walk *w, struct interpreter *interp
 }
 
 // The innermost frame may not stand yet, or no more: then the one at the frame pointer is its caller's, whose
-// execution is where the stack pointer says, or the next word.
-__noinline int note_callers_v8(struct walk *w, struct calls *calls, u32 at)
+// execution is where the stack pointer says, or after the frame pointer there. And if it is that of code in no file,
+// `made` is its execution.
+__noinline int note_callers_v8(struct walk *w, struct calls *calls, u32 at, u64 made, int has_slots)
 {
-	u64 first = (u64)at << V8_PLACE | (calls && calls->is_handled ? V8_IS_HANDLED : 0);
+	u64 first = (u64)at << V8_PLACE | (calls && calls->is_handled ? V8_IS_HANDLED : 0), place;
 	struct interpreter *interpreter;
 	struct words saved;
 	u32 key;
-	int end;
+	int is_of_v8, is_made;
 
 	if (!w || !calls)
 		return 0;
@@ -193,15 +217,24 @@ __noinline int note_callers_v8(struct walk *w, struct calls *calls, u32 at)
 	interpreter = bpf_map_lookup_elem(&interpreters, &key);
 	if (!interpreter || read(w, &saved, sizeof(saved), w->sp))
 		return 0;
-	end = enter_at(w, saved.first - 1);
-	if (end != END_NO_FILE && !is_builtin(w, interpreter, key, saved.first - 1)) {
+	place = w->sp - 8;
+	is_made = enter_at(w, saved.first - 1) == END_NO_FILE;
+	is_of_v8 = is_builtin(w, interpreter, key, saved.first - 1);
+	if (!is_made && !is_of_v8) {
+		place = saved.first == w->fp ? w->sp : 0;
 		saved.first = saved.second;
-		end = enter_at(w, saved.first - 1);
+		is_made = enter_at(w, saved.first - 1) == END_NO_FILE;
+		is_of_v8 = is_builtin(w, interpreter, key, saved.first - 1);
 	}
-	if (is_builtin(w, interpreter, key, saved.first - 1))
-		note_v8(w, calls, interpreter, first | saved.first << 16 >> 16 | V8_IS_BUILTIN);
-	else if (end == END_NO_FILE)
-		note_v8(w, calls, interpreter, first | saved.first << 16 >> 16);
+	if (made && !has_slots)
+		note_frameless(w, calls, made, w->fp);
+	if (is_made || is_of_v8) {
+		if (made && place)
+			note_frameless(w, calls, made, place);
+		if (has_slots)
+			note_v8(w, calls, interpreter,
+				first | saved.first << 16 >> 16 | (is_of_v8 ? V8_IS_BUILTIN : 0));
+	}
 	w->module.start = w->module.end = 0;
 	return 0;
 }
@@ -250,10 +283,7 @@ __noinline int step_in_v8(struct walk *w, struct calls *calls, u32 at, int end)
 	if (w->is_leaf) {
 		calls->is_unproven = 1;
 		// Above a signal's frame the registers are others.
-		if (end == END_NO_FILE && !at)
-			note_beginning(w, calls, first, !has_slots);
-		if (has_slots)
-			note_callers_v8(w, calls, at);
+		note_callers_v8(w, calls, at, end == END_NO_FILE && !at ? first : 0, has_slots);
 		if (slot(calls, interpreter->marker) & 1)
 			calls->is_handled = 0;
 	}

@@ -166,3 +166,50 @@ fn a_stack_whose_calls_have_no_room_is_there_without_some() {
     assert!(deep.map(|(_, times)| times).sum::<u64>() > 50, "{ledger}");
     check_trampolines(&stacks);
 }
+
+/// Small functions that call themselves, of which many samples are in the first and last instructions: in JavaScript,
+/// and in WebAssembly (`(func (export "f") (param i32) (result i32) ...)`).
+const RECURSION: [(&str, &str); 2] = [
+    ("fib_[js]", "\
+function fib(number) { return number < 2 ? number : fib(number - 1) + fib(number - 2); }
+function main(end) { while (Date.now() < end) fib(18); }
+main(Date.now() + 3000);
+"),
+    ("[wasm function]_[wasm]", "\
+const bytes = Buffer.from('AGFzbQEAAAABBgFgAX8BfwMCAQAHBQEBZgAACh4BHAAgAEECSAR/IAAFIABBAWsQACAAQQJrEABqCws=', 'base64');
+const { f } = new WebAssembly.Instance(new WebAssembly.Module(bytes)).exports;
+function main(end) { while (Date.now() < end) f(18); }
+main(Date.now() + 3000);
+"),
+];
+
+#[test]
+fn calls_that_begin_or_end_are_known() {
+    for (place, (name, script)) in RECURSION.iter().enumerate() {
+        let test = format!("in_kernel_v8_recursion_{place}");
+        let Some((stacks, ledger)) = recorded(&test, &["--detailed-line-info"], script) else {
+            return;
+        };
+        let (mut all, mut whole) = (0, 0);
+        for (stack, count) in &stacks {
+            let Some(at) = stack.iter().position(|frame| frame == name) else { continue };
+            all += count;
+            if !is_complete(stack) {
+                continue;
+            }
+            whole += count;
+            assert!(stack[..at].iter().any(|frame| frame == "main_[js]"), "{stack:?}");
+            // Each native frame of compiled code executes a call.
+            let native = |frame: &String| frame == "[compiled code]";
+            let lacks = stack.windows(2).any(|pair| native(&pair[0]) && !pair[1].ends_with(']'));
+            assert!(!lacks && !stack.last().is_some_and(native), "{stack:?}");
+            let last = stack.iter().rposition(|frame| frame == name);
+            let between = &stack[at..last.unwrap_or(at)];
+            assert!(
+                !between.windows(2).any(|pair| native(&pair[0]) && native(&pair[1])),
+                "{stack:?}"
+            );
+        }
+        assert!(all > 300 && whole * 100 >= all * 95, "{name}: {whole} of {all}: {ledger}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Reads of an interpreter's memory, whose number is bounded: its lists may be in circles, and its
 //! lengths any number.
 
-use unwind_core::{Memory, VirtAddr};
+use unwind_core::{Memory, ReadError, VirtAddr};
 
 /// How many bytes are read of an interpreter at once: of a process while it is held, of a core, of a copy of memory.
 const BYTES: u64 = 64 << 20;
@@ -135,5 +135,11 @@ impl<'m, M: Memory> BoundedMemory<'m, M> {
         let mut bytes = vec![0; len];
         self.fill(addr, &mut bytes)?;
         Ok(bytes)
+    }
+}
+
+impl<M: Memory> Memory for BoundedMemory<'_, M> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.fill(addr.get(), buf).map_err(|_| ReadError::Invalid)
     }
 }

@@ -46,6 +46,16 @@ pub(super) enum Extent {
 /// How far from a found start a function is followed, in bytes.
 const REACH: u64 = 64 << 10;
 
+/// Whether a function that begins at `start` and sets up a frame comes to `pc`.
+pub(super) fn comes_to<M: Memory>(
+    word: WordSize,
+    start: VirtAddr,
+    pc: VirtAddr,
+    mem: &mut M,
+) -> bool {
+    state_from_start(word, Extent::Found(start), pc, mem).is_some()
+}
+
 /// The row at `pc`, if the function sets up a frame before or after it and everything else agrees.
 pub(super) fn row_from_start<M: Memory>(
     word: WordSize,
@@ -53,6 +63,27 @@ pub(super) fn row_from_start<M: Memory>(
     pc: VirtAddr,
     mem: &mut M,
 ) -> Option<Row> {
+    let slot = slot(word);
+    let ra = RegRule::Offset(slot.wrapping_neg());
+    match state_from_start(word, extent, pc, mem)? {
+        State::Bare { sp, .. } => {
+            Some(Row::new(CfaRule::sp(sp.checked_add(slot)?), ra, RegRule::SameValue))
+        }
+        State::Moving { sp, saved, .. } => {
+            let fp = RegRule::Offset(saved.checked_add(slot)?.checked_neg()?);
+            Some(Row::new(CfaRule::sp(sp.checked_add(slot)?), ra, fp))
+        }
+        State::SetUp => Some(Row::frame_pointer(word)),
+        State::TornDown => None,
+    }
+}
+
+fn state_from_start<M: Memory>(
+    word: WordSize,
+    extent: Extent,
+    pc: VirtAddr,
+    mem: &mut M,
+) -> Option<State> {
     let (bounds, is_told, is_called) = match extent {
         Extent::Told(bounds, is_called) => (bounds, true, is_called),
         Extent::Found(start) => (start..start.checked_add(REACH)?, false, false),
@@ -65,18 +96,7 @@ pub(super) fn row_from_start<M: Memory>(
     let places = ArrayVec::new();
     let scan =
         Scan { reader, bounds, is_told, is_called, furthest, call, copied: None, slot, places };
-    let ra = RegRule::Offset(slot.wrapping_neg());
-    match scan.state_at(pc)? {
-        State::Bare { sp, .. } => {
-            Some(Row::new(CfaRule::sp(sp.checked_add(slot)?), ra, RegRule::SameValue))
-        }
-        State::Moving { sp, saved, .. } => {
-            let fp = RegRule::Offset(saved.checked_add(slot)?.checked_neg()?);
-            Some(Row::new(CfaRule::sp(sp.checked_add(slot)?), ra, fp))
-        }
-        State::SetUp => Some(Row::frame_pointer(word)),
-        State::TornDown => None,
-    }
+    scan.state_at(pc)
 }
 
 /// A pass over the instructions of a function in the order of their addresses.

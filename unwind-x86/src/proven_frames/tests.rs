@@ -290,9 +290,33 @@ proptest! {
         let pc = FramePc::Exact(VirtAddr::new(START + at));
         for word in [WordSize::Four, WordSize::Eight] {
             _ = ProvenFrames::new(()).proof(word, pc, &mut mem);
+            _ = ProvenFrames::start(word, pc.addr(), &mut mem);
         }
-        prop_assert!(mem.1 < 40_000, "{}", mem.1);
+        prop_assert!(mem.1 < 60_000, "{}", mem.1);
     }
+}
+
+#[test]
+fn m1_a_function_whose_bounds_nobody_tells_begins_where_its_instructions_lead_to_the_pc_from() {
+    // push rbp; mov rbp, rsp; jz to the ret; nop; pop rbp; ret; and then the same.
+    let function = [0x55, 0x48, 0x89, 0xe5, 0x74, 1, 0x90, 0x5d, 0xc3];
+    let mut code = [function, function].concat();
+    code.resize(0x100, 0xcc);
+    let start = |word, at: u64| {
+        let mut mem = SliceMemory::new(VirtAddr::new(START), &code);
+        let start = ProvenFrames::start(word, VirtAddr::new(START + at), &mut mem)?;
+        Some(start.get() - START)
+    };
+    for at in [0, 1, 4, 6, 7, 8] {
+        assert_eq!(start(WordSize::Eight, at), Some(0), "{at}");
+        assert_eq!(start(WordSize::Eight, at + 9), Some(9), "{at}");
+    }
+    // Inside of an instruction, and after the last one.
+    for at in [2, 5, 18] {
+        assert_eq!(start(WordSize::Eight, at), None, "{at}");
+    }
+    // With words of four bytes these are other instructions.
+    assert_eq!(start(WordSize::Four, 6), None);
 }
 
 #[test]

@@ -28,8 +28,10 @@ const DEOPT: u64 = START + 0x1b00;
 const LITERALS: u64 = START + 0x1c00;
 const INLINED: u64 = START + 0x1d00;
 const TEXTS: u64 = START + 0x1e00;
+const WRAPPER: u64 = START + 0x1f00;
 const STACK: u64 = START + 0x2000;
 const INSTRUCTIONS: u64 = START + 0x4400;
+const WASM: u64 = START + 0x5000;
 const BUILTINS: u64 = START + 0x6000;
 
 /// Innermost first, where each frame has its return address, its stack pointer and the CFA: native code, the
@@ -348,11 +350,22 @@ fn image(version: &Version) -> (Program, Vec<u8>) {
     put(DEOPT + inlined, &small(1).to_le_bytes());
     put(DEOPT + literals, &reference(LITERALS));
     put(DEOPT + places, &reference(INLINED));
+    // What it was made of: by itself, or in something of the same kind as the others.
+    let made_of = SHARED + 2 * 0x80;
+    put(WRAPPER, &function);
+    put(WRAPPER + 8, &reference(made_of));
+    let made_of = if version.header == 32 { WRAPPER } else { made_of };
+    put(DEOPT + places - 8, &reference(made_of));
     put(LITERALS, &array);
     put(LITERALS + 8, &small(1).to_le_bytes());
     put(LITERALS + 16, &reference(SHARED));
     put_table(&mut put, INLINED, &position(11, None).to_le_bytes());
     put(INLINED + 8, &small(16).to_le_bytes());
+
+    // A call comes by a jump.
+    put(WASM - 0x10, &[0xe9, 0xb, 0, 0, 0]);
+    // push rbp; mov rbp, rsp; push 8; mov rsp, rbp; pop rbp; ret
+    put(WASM, &[0x55, 0x48, 0x89, 0xe5, 0x6a, 4 << 1, 0x48, 0x8b, 0xe5, 0x5d, 0xc3]);
 
     // What each frame has below its frame pointer: a context or its kind, and its function.
     let data = version.one_of(&["class_BytecodeArray__data__"]);
@@ -417,6 +430,51 @@ mod tests {
                 });
                 let own = calls.iter().filter(|call| call.to_string() != "function").count();
                 assert_eq!((own < 3, is_doubtful), (rest < 4, rest < 4), "{changed:#x} {calls:?}");
+            }
+        }
+    }
+
+    /// The calls of a frame that does not stand, at an instruction, by words that are written over the memory.
+    fn frameless(choice: usize, pc: u64, words: &[(u64, u64)]) -> (Vec<String>, bool) {
+        let (program, mut image) = image(&VERSIONS[choice]);
+        for (addr, word) in words {
+            let at = usize::try_from(addr - START).unwrap();
+            image[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        let frames = [[pc, STACK + 0x100, STACK + 0x108]];
+        let (calls, is_doubtful) =
+            find_in(image, &[], |read| program.sampled_calls(&frames, check_of, || {}, read));
+        (calls.iter().map(ToString::to_string).collect(), is_doubtful)
+    }
+
+    #[test]
+    fn code_without_a_frame_has_the_call_of_what_it_was_made_of() {
+        for (choice, version) in VERSIONS.iter().enumerate() {
+            let outer = (vec!["outer in file.js, starts at line 3".to_owned()], false);
+            for at in [0, 1, 0x80, 0xff] {
+                assert_eq!(frameless(choice, INSTRUCTIONS + at, &[]), outer, "{at:#x}");
+            }
+            let places = 16 + 8 * version.one_of(&["DeoptimizationDataInliningPositionsIndex"]);
+            for word in [0, SCRIPT | 1, 1 << 40 | 1] {
+                let (calls, is_doubtful) =
+                    frameless(choice, INSTRUCTIONS + 0x80, &[(DEOPT + places - 8, word)]);
+                assert!(is_doubtful && calls.is_empty(), "{calls:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn webassembly_without_a_frame_is_known_by_what_it_pushes() {
+        for choice in 0..2 {
+            let wasm = (vec!["function".to_owned()], false);
+            for pc in [WASM - 0x10, WASM, WASM + 1, WASM + 4, WASM + 6, WASM + 9, WASM + 10] {
+                assert_eq!(frameless(choice, pc, &[]), wasm, "{pc:#x}");
+            }
+            // What another function has pushed, and what follows its end.
+            let other = [(WASM, 0x8b48_106a_e589_4855)];
+            for (at, words) in [(10, &other[..]), (11, &[]), (0x100, &[])] {
+                let (calls, is_doubtful) = frameless(choice, WASM + at, words);
+                assert!(is_doubtful && calls.is_empty(), "{at} {calls:?}");
             }
         }
     }

@@ -84,7 +84,12 @@ impl Code {
             // Headers of all starts in a block.
             let from = (start.saturating_sub(layout.header) & !BLOCK.wrapping_sub(1)).max(BLOCK);
             let len = start.saturating_sub(layout.header).saturating_sub(from).saturating_add(8);
-            let bytes = heap.memory.bytes(from, usize::try_from(len).unwrap_or(0))?;
+            let bytes = match heap.memory.bytes(from, usize::try_from(len).unwrap_or(0)) {
+                Ok(bytes) => bytes,
+                // No code reaches over what is not there.
+                Err(Doubt::Unreadable(_)) => return Ok(None),
+                Err(doubt) => return Err(doubt),
+            };
             while start.saturating_sub(layout.header) >= from && start > end {
                 let header = start.saturating_sub(layout.header);
                 let place = usize::try_from(header.saturating_sub(from)).unwrap_or(usize::MAX);
@@ -162,6 +167,25 @@ impl Code {
         let start = bytecode.wrapping_add(heap.layout.bytecode.data);
         let bytecode = heap.memory.bytes(start, usize::try_from(len).unwrap_or(0))?;
         Ok(bytecode_offset(&table, &bytecode, sizes, at.saturating_sub(self.start)))
+    }
+
+    /// The function that optimized code was made of, if that is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Doubt`] if it cannot be read.
+    pub(super) fn shared<M: Memory>(
+        &self,
+        heap: &mut Heap<'_, '_, M>,
+    ) -> Result<Option<u64>, Doubt> {
+        let Some(deopt) = heap.at(self.object, heap.layout.code.deopt)? else { return Ok(None) };
+        let element = heap.element(deopt, heap.layout.deopt.places.saturating_sub(1))?;
+        let Some(found) = element.and_then(object) else { return Ok(None) };
+        let shared = heap.layout.types.shared;
+        if heap.kind(found)? == shared {
+            return Ok(Some(found));
+        }
+        heap.of_kind(found, heap.layout.deopt.wrapped, shared)
     }
 
     /// How many functions are inlined in optimized code.

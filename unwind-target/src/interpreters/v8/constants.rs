@@ -132,7 +132,10 @@ pub(super) struct CodeLayout {
 pub(super) struct DeoptLayout {
     pub(super) inlined: u64,
     pub(super) literals: u64,
+    /// In each version after the function that was compiled, or what has that.
     pub(super) places: u64,
+    /// Where that has it, in bytes.
+    pub(super) wrapped: u64,
 }
 
 /// What no constant tells.
@@ -311,6 +314,7 @@ impl Layout {
                 inlined: v.maybe("DeoptimizationDataInlinedFunctionCountIndex")?.unwrap_or(1),
                 literals: v.maybe("DeoptimizationDataLiteralArrayIndex")?.unwrap_or(2),
                 places: v.maybe("DeoptimizationDataInliningPositionsIndex")?.unwrap_or(7),
+                wrapped: 8,
             },
             instance_type: v.of("class_Map__instance_type__")?,
             array_length: v.of("class_FixedArrayBase__length__")?,

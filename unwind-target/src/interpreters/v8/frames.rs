@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use unwind_core::Memory;
+use unwind_core::{Memory, VirtAddr, WordSize};
+use unwind_x86::ProvenFrames;
 
 use crate::interpreters::bounded_memory::Doubt;
 use crate::interpreters::frame::{CallKind, InterpretedFrame};
@@ -21,7 +22,7 @@ const PROLOGUE: u64 = 64;
 /// No kind of frame has this number.
 const NO_KIND: u64 = 256;
 /// Why there may be another call where a frame does not stand.
-pub(super) const BEGINS: Doubt = Doubt::Strange("a call begins or ends");
+const BEGINS: Doubt = Doubt::Strange("a call begins or ends");
 /// How long a table of positions may be.
 const TABLE: u64 = 4 << 20;
 
@@ -118,7 +119,11 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
             return match frame.place {
                 // A function is called, or has returned.
                 Place::Builtin => Ok(Calls::default()),
-                Place::Compiled => self.beginning(frame.pc, registers),
+                Place::Compiled => match registers.map(|registers| registers.rdi) {
+                    Some(closure) => self
+                        .frameless(frame.pc, |reader| reader.function(object(closure)).map(Some)),
+                    None => Err(BEGINS),
+                },
             };
         }
         let marker = self.heap.memory.word(fp.wrapping_sub(layout.marker), 0)?;
@@ -171,31 +176,54 @@ impl<M: Memory> FrameReader<'_, '_, '_, M> {
         Ok(Calls { code: code.map(|code| code.start..code.end), ..calls })
     }
 
-    /// The call of code whose frame does not stand yet, or no more.
-    fn beginning(&mut self, pc: u64, registers: Option<&UserRegisters>) -> Result<Calls, Doubt> {
-        let (Some(code), Some(registers)) = (Code::at(pc, &mut self.heap)?, registers) else {
-            return Err(BEGINS);
-        };
-        if code.kind == CodeKind::Other {
-            return Ok(Calls::default());
-        }
-        let function = self.function(object(registers.rdi))?;
-        self.of_beginning(pc, code, &function)
-    }
-
-    /// The call of a function whose code is executed and whose frame does not stand yet.
-    pub(super) fn of_beginning(
+    /// The call of code whose frame does not stand yet, or no more. `callee` is the function that has been called
+    /// if the code begins, where it is known.
+    pub(super) fn frameless(
         &mut self,
         pc: u64,
-        code: Code,
-        function: &Function,
+        callee: impl FnOnce(&mut Self) -> Result<Option<Rc<Function>>, Doubt>,
     ) -> Result<Calls, Doubt> {
-        let kind = code.kind.call().filter(|_| pc.saturating_sub(code.start) < PROLOGUE);
-        let Some(kind) = kind else {
-            return Ok(Calls { doubt: Some(BEGINS), ..Calls::default() });
+        if self.is_wasm(pc)? {
+            return Ok(Calls::wasm());
+        }
+        let code = Code::at(pc, &mut self.heap)?.ok_or(BEGINS)?;
+        let Some(kind) = code.kind.call() else { return Ok(Calls::default()) };
+        let function = match code.kind {
+            CodeKind::Maglev | CodeKind::Optimized => code.shared(&mut self.heap)?,
+            CodeKind::Baseline | CodeKind::Other => None,
         };
-        let calls = Calls::one(function.call(None, kind, &mut self.heap)?);
+        let function = match function {
+            Some(shared) => Some(self.functions.at(shared, &mut self.heap)?),
+            None if pc.saturating_sub(code.start) < PROLOGUE => callee(self)?,
+            None => None,
+        };
+        let calls = match function {
+            Some(function) => Calls::one(function.call(None, kind, &mut self.heap)?),
+            None => Calls { doubt: Some(BEGINS), ..Calls::default() },
+        };
         Ok(Calls { code: Some(code.start..code.end), ..calls })
+    }
+
+    /// Whether an instruction is of a function of WebAssembly: after its frame pointer that pushes the mark of such a frame,
+    /// where functions of JavaScript push their context.
+    fn is_wasm(&mut self, pc: u64) -> Result<bool, Doubt> {
+        let memory = &mut *self.heap.memory;
+        let instruction: [u8; 5] = memory.array(pc, 0)?;
+        let start = match instruction {
+            // A call comes by a table of such jumps.
+            [0xe9, distance @ ..] => {
+                let distance = i32::from_le_bytes(distance).into();
+                pc.wrapping_add(5).wrapping_add_signed(distance)
+            }
+            _ => match ProvenFrames::start(WordSize::Eight, VirtAddr::new(pc), memory) {
+                Some(start) => start.get(),
+                None => return Ok(false),
+            },
+        };
+        let bytes: [u8; 6] = memory.array(start, 0)?;
+        // push rbp; mov rbp, rsp; push
+        let [0x55, 0x48, 0x89, 0xe5, 0x6a, mark] = bytes else { return Ok(false) };
+        Ok(u64::from(mark) == self.heap.layout.frame.wasm << 1)
     }
 
     /// The function of a closure.

@@ -88,29 +88,26 @@ impl Program {
         let (layout, sizes) = self.layout(memory)?;
         let v8 = SampledV8::new(layout, sizes, self.builtins.clone()).ok_or(Doubt::Version)?;
         let mut pieces = Vec::new();
-        for (place, &[pc, _, cfa]) in frames.iter().enumerate() {
-            let is_builtin = self.builtins.contains(&pc.wrapping_sub(1));
-            if !is_builtin && !self.compiled.contains(&pc.wrapping_sub(1)) {
+        for (place, &[pc, sp, cfa]) in frames.iter().enumerate() {
+            let (fp, is_exact) = (cfa.wrapping_sub(16), place == 0);
+            let of = pc.wrapping_sub(u64::from(!is_exact));
+            let is_builtin = self.builtins.contains(&of);
+            if !is_builtin && !self.compiled.contains(&of) {
                 continue;
             }
-            let fp = cfa.wrapping_sub(16);
-            let mut slot = |below: u64| memory.word(fp.wrapping_sub(below), 0);
-            let marker = slot(layout.frame.marker)?;
-            let closure = slot(layout.frame.function)?;
-            let mut bytecode = [slot(layout.frame.bytecode)?, slot(layout.frame.bytecode_offset)?];
-            let shared = match (marker & 1, object(closure)) {
-                (0, _) => marker,
-                (_, Some(closure)) => memory.word(closure, layout.function.shared)?,
-                (_, None) => return Err(Doubt::Strange("a frame without a function")),
+            let mut frame = V8Frame {
+                place,
+                pc,
+                is_builtin,
+                is_exact,
+                is_handled: false,
+                is_frameless: is_exact && sp > fp.wrapping_sub(layout.frame.function),
+                shared: 0,
+                bytecode: [0; 2],
             };
-            let mut heap = Heap { layout: &layout, memory };
-            let array = object(bytecode[0]).map(|array| heap.kind(array));
-            if !array.is_some_and(|kind| kind == Ok(layout.types.bytecode)) {
-                bytecode = [0; 2];
+            if !frame.is_frameless {
+                (frame.shared, frame.bytecode) = slots(&layout, fp, memory)?;
             }
-            let (is_exact, is_handled, begins) = (place == 0, false, false);
-            let frame =
-                V8Frame { place, pc, is_builtin, is_exact, is_handled, begins, shared, bytecode };
             let check = v8.identity(frame, memory)?.map_or(0, |words| check_of(&words));
             pieces.push(frame.piece(fp, check));
         }
@@ -142,6 +139,27 @@ impl Program {
         let frames: Vec<_> = frames.collect();
         Ok(reader(&layout, memory, &places, &sizes).thread(&UserRegisters::default(), &frames))
     }
+}
+
+/// The function or the kind of a frame, and its bytecode.
+fn slots<M: Memory>(
+    layout: &Layout,
+    fp: u64,
+    memory: &mut BoundedMemory<'_, M>,
+) -> Result<(u64, [u64; 2]), Doubt> {
+    let mut slot = |below: u64| memory.word(fp.wrapping_sub(below), 0);
+    let marker = slot(layout.frame.marker)?;
+    let closure = slot(layout.frame.function)?;
+    let bytecode = [slot(layout.frame.bytecode)?, slot(layout.frame.bytecode_offset)?];
+    let shared = match (marker & 1, object(closure)) {
+        (0, _) => marker,
+        (_, Some(closure)) => memory.word(closure, layout.function.shared)?,
+        (_, None) => return Err(Doubt::Strange("a frame without a function")),
+    };
+    let mut heap = Heap { layout, memory };
+    let array = object(bytecode[0]).map(|array| heap.kind(array));
+    let has_bytecode = array.is_some_and(|kind| kind == Ok(layout.types.bytecode));
+    Ok((shared, if has_bytecode { bytecode } else { [0; 2] }))
 }
 
 struct Image<F>(F);

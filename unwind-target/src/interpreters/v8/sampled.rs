@@ -12,9 +12,8 @@ use crate::elf::ElfFile;
 use crate::interpreters::bounded_memory::{BoundedMemory, Doubt};
 use crate::interpreters::frame::InterpretedFrame;
 use crate::interpreters::sampled::{CheckOf, FileMemory, Others, Piece, SampledCalls, SampledRun};
-use crate::interpreters::v8::code::Code;
 use crate::interpreters::v8::constants::{Layout, Version};
-use crate::interpreters::v8::frames::{BEGINS, Calls, KeptBytecode, Standing};
+use crate::interpreters::v8::frames::{Calls, FrameReader, KeptBytecode, Standing};
 use crate::interpreters::v8::functions::Functions;
 use crate::interpreters::v8::heap::object;
 use crate::interpreters::v8::places::{Place, Places};
@@ -136,11 +135,21 @@ impl SampledV8 {
         frame: V8Frame,
         memory: &mut BoundedMemory<'_, M>,
     ) -> Result<Option<[u64; IDENTITY]>, Doubt> {
-        let Some(shared) = object(frame.shared) else { return Ok(None) };
+        let shared = object(frame.shared);
+        if shared.is_none() && !frame.is_frameless {
+            return Ok(None);
+        }
         let mut words = [0; IDENTITY];
         let (of_shared, rest) = words.split_at_mut(2);
-        let name = memory.word(shared, self.offsets.name.into())?;
-        of_shared.copy_from_slice(&[name, memory.word(shared, self.offsets.script.into())?]);
+        let name = match shared {
+            Some(shared) => {
+                let name = memory.word(shared, self.offsets.name.into())?;
+                let script = memory.word(shared, self.offsets.script.into())?;
+                of_shared.copy_from_slice(&[name, script]);
+                name
+            }
+            None => 0,
+        };
         let mut read = |words: &mut [u64], addr: u64| {
             for (word, offset) in words.iter_mut().zip((0..).step_by(8)) {
                 *word = memory.word(addr, offset)?;
@@ -156,7 +165,12 @@ impl SampledV8 {
             read(of_bytecode, array.wrapping_add(8))?;
         }
         if !frame.is_builtin {
-            read(of_code, frame.pc.wrapping_sub(16))?;
+            let (before, after) = of_code.split_at_mut(2);
+            read(after, frame.pc)?;
+            // At the start of memory there is nothing before the pc.
+            if read(before, frame.pc.wrapping_sub(16)).is_err() {
+                before.fill(0);
+            }
         }
         Ok(Some(words))
     }
@@ -175,9 +189,10 @@ pub struct V8Frame {
     pub is_exact: bool,
     /// It has called what handles a bytecode, which may not have kept the place of that yet.
     pub is_handled: bool,
-    /// Its frame does not stand yet.
-    pub begins: bool,
-    /// The shared data of its function, or the mark of its kind, which is an even number.
+    /// Its frame does not stand yet, or no more.
+    pub is_frameless: bool,
+    /// The shared data of its function, or the mark of its kind, which is an even number. Where no frame stands, 0 if
+    /// no function is called.
     pub shared: u64,
     /// What it has as array of bytecode, and as place in that.
     pub bytecode: [u64; 2],
@@ -191,7 +206,7 @@ impl V8Frame {
     const BUILTIN: u64 = 1 << 60;
     const EXACT: u64 = 1 << 61;
     const HANDLED: u64 = 1 << 62;
-    const BEGINS: u64 = 1 << 63;
+    const FRAMELESS: u64 = 1 << 63;
 
     fn of(piece: &Piece) -> Self {
         let [first, shared, array, offset] = piece.words;
@@ -202,10 +217,15 @@ impl V8Frame {
             is_builtin: first & Self::BUILTIN != 0,
             is_exact: first & Self::EXACT != 0,
             is_handled: first & Self::HANDLED != 0,
-            begins: first & Self::BEGINS != 0,
+            is_frameless: first & Self::FRAMELESS != 0,
             shared,
             bytecode: [array, offset],
         }
+    }
+
+    /// Whether nothing but its code tells what it executes.
+    const fn is_nameless(self) -> bool {
+        self.is_frameless && object(self.shared).is_none()
     }
 
     /// The piece of this frame.
@@ -217,7 +237,7 @@ impl V8Frame {
             | flag(self.is_builtin, Self::BUILTIN)
             | flag(self.is_exact, Self::EXACT)
             | flag(self.is_handled, Self::HANDLED)
-            | flag(self.begins, Self::BEGINS);
+            | flag(self.is_frameless, Self::FRAMELESS);
         let [array, offset] = self.bytecode;
         Piece { at: fp, check, words: [first, self.shared, array, offset] }
     }
@@ -310,6 +330,10 @@ impl SampledFrames {
         memory: impl Fn() -> Option<M>,
         check_of: CheckOf,
     ) {
+        // Its code alone tells no function from another that has come to be there.
+        for piece in frames.iter().filter(|piece| V8Frame::of(piece).is_nameless()) {
+            self.forget(key_of(piece));
+        }
         let is_new = |piece: &&Piece| {
             let key = key_of(piece);
             !self.known.contains_key(&key)
@@ -350,16 +374,15 @@ impl SampledFrames {
                     }
                 }
             };
-            let text = |call: &InterpretedFrame| {
-                [&call.function, &call.file]
-                    .map(|it| it.as_ref().map_or(0, |it| it.as_bytes().len()))
-            };
-            let texts = known.calls.iter().flat_map(text).fold(0, usize::saturating_add);
-            let calls = known.calls.len().saturating_mul(size_of::<InterpretedFrame>());
-            let size = texts.saturating_add(calls).saturating_add(size_of::<(Key, Calls)>());
-            self.size = self.size.saturating_add(size);
+            self.forget(key_of(piece));
+            self.size = self.size.saturating_add(size_of_known(&known));
             self.known.insert(key_of(piece), known);
         }
+    }
+
+    fn forget(&mut self, key: Key) {
+        let size = self.known.remove(&key).as_ref().map_or(0, size_of_known);
+        self.size = self.size.saturating_sub(size);
     }
 
     /// Takes note that the calls of a frame could not be read.
@@ -389,31 +412,36 @@ impl SampledFrames {
         memory: &mut BoundedMemory<'_, M>,
         check_of: CheckOf,
     ) -> Result<Option<Calls>, Doubt> {
-        let V8Frame { pc, is_builtin, is_exact, is_handled, begins, shared, bytecode, .. } =
-            V8Frame::of(piece);
-        let place = if is_builtin { Place::Builtin } else { Place::Compiled };
+        let frame = V8Frame::of(piece);
         if !self.is_it(piece, memory, check_of)? {
             return Ok(None);
         }
         let (v8, nowhere) = (Arc::clone(&self.v8), Places::default());
         let mut reader = reader(&v8.layout, memory, &nowhere, &v8.sizes);
-        let Some(shared) = object(shared) else {
-            return reader.of_kind(shared >> 1, place).map(Some);
-        };
         reader.is_detailed = self.is_detailed;
         reader.functions = Functions::with_lines(std::mem::take(&mut self.lines));
-        let function = reader.functions.at(shared, &mut reader.heap);
-        let standing = Standing { place, pc, is_exact, is_handled };
-        let kept = KeptBytecode::Words(bytecode[0], bytecode[1]);
-        let calls = function.and_then(|function| match begins {
-            true => {
-                let code = Code::at(pc, &mut reader.heap)?.ok_or(BEGINS)?;
-                reader.of_beginning(pc, code, &function)
-            }
-            false => reader.of_function(standing, kept, &function),
-        });
+        let calls = reader.of_piece(frame);
         self.lines = reader.functions.into_lines();
         calls.map(Some)
+    }
+}
+
+impl<M: Memory> FrameReader<'_, '_, '_, M> {
+    /// The calls of a frame.
+    fn of_piece(&mut self, frame: V8Frame) -> Result<Calls, Doubt> {
+        let V8Frame { pc, is_builtin, is_exact, is_handled, shared, bytecode, .. } = frame;
+        let place = if is_builtin { Place::Builtin } else { Place::Compiled };
+        match object(shared) {
+            called if frame.is_frameless => self.frameless(pc, |reader| {
+                called.map(|shared| reader.functions.at(shared, &mut reader.heap)).transpose()
+            }),
+            None => self.of_kind(shared >> 1, place),
+            Some(shared) => {
+                let function = self.functions.at(shared, &mut self.heap)?;
+                let standing = Standing { place, pc, is_exact, is_handled };
+                self.of_function(standing, KeptBytecode::Words(bytecode[0], bytecode[1]), &function)
+            }
+        }
     }
 }
 
@@ -429,6 +457,16 @@ pub fn asks_for_details(arguments: &[u8]) -> bool {
         _ => None,
     });
     asks.last().unwrap_or(false)
+}
+
+/// About how many bytes calls take that are known.
+fn size_of_known(known: &Calls) -> usize {
+    let text = |call: &InterpretedFrame| {
+        [&call.function, &call.file].map(|it| it.as_ref().map_or(0, |it| it.as_bytes().len()))
+    };
+    let texts = known.calls.iter().flat_map(text).fold(0, usize::saturating_add);
+    let calls = known.calls.len().saturating_mul(size_of::<InterpretedFrame>());
+    texts.saturating_add(calls).saturating_add(size_of::<(Key, Calls)>())
 }
 
 fn key_of(piece: &Piece) -> Key {
