@@ -50,13 +50,13 @@ def theirs(pid):
 
 def ours(unwind, data):
     """The thread and the user part of each sample, in the order of the recording."""
-    done = subprocess.run([unwind, "script", "--max-stack", "5000", "-F", "tid,ip", data], check=True,
+    done = subprocess.run([unwind, "script", "--json", "--max-stack", "5000", data], check=True,
                           text=True, stdout=subprocess.PIPE)
     samples = []
-    for block in filter(None, re.split(r"\n\s*\n", done.stdout.strip())):
-        thread, *stack = block.split()
-        user = [pc for pc in (int(word, 16) for word in stack) if pc < 1 << 63]
-        samples += [(int(thread), user)] if user else []
+    for record in map(json.loads, done.stdout.splitlines()):
+        parts = record["chain"] if record["type"] == "sample" else []
+        user = [int(pc, 16) for part in parts if part["context"] == "user" for pc in part["ips"]]
+        samples += [(record["tid"], user)] if user else []
     return samples
 
 
