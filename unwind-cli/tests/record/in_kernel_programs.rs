@@ -176,12 +176,7 @@ fn interpreters_and_runtimes_are_complete_or_have_a_reason() {
     // Stacks that are copied, until the table of Python is there, have no calls; compiled code has no table.
     let kinds = [
         ("python3", "work.py", "8", ["interpreted-calls"].as_slice()),
-        (
-            "node",
-            "work.js",
-            "60",
-            &["gap", "frame-pointer-below-stack", "interpreted-calls", "inlined-calls"],
-        ),
+        ("node", "work.js", "60", &["gap", "frame-pointer-below-stack", "interpreted-calls"]),
     ];
     for (name, source, rounds, reasons) in kinds {
         let Some(interpreter) = tool(name) else { continue };

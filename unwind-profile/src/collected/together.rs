@@ -284,6 +284,7 @@ fn ledger_of_seen(seen: Seen) -> Ledger {
     Ledger {
         written: seen.samples,
         complete: seen.complete,
+        inlined_calls: seen.inlined_calls,
         incomplete: seen.incomplete,
         kernel_only: seen.kernel_only,
         unmatched: seen.unmatched,

@@ -36,7 +36,6 @@ const SCHEMA: u32 = 1;
 /// | `executed-another` | the process has executed another program before its stack could be walked | |
 /// | `thread-ended` | the thread has ended before its stack could be walked | |
 /// | `interpreted-calls` | in the kernel: calls of an interpreter may be missing, or not at their frames | |
-/// | `inlined-calls` | in the kernel: the innermost call of JavaScript may be one that is inlined in it | node's `--detailed-line-info` |
 /// | `no-memory` | the Linux module had no memory for the walk | |
 /// | `table-awaited` | by the Linux module: the table of a file was still being made, or could not be handed in | |
 /// | `record-limit` | there are more frames than a record can have | |
@@ -49,6 +48,10 @@ pub struct Ledger {
     pub written: u64,
     /// Stacks whose last frame is the outermost one, with no gap before it.
     pub complete: u64,
+    /// How many of these have a call of JavaScript that may be one of the functions that are inlined in it, which
+    /// is said at its place. With node's `--detailed-line-info` V8 keeps which.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub inlined_calls: u64,
     /// Other stacks, by the reason why they are not complete.
     pub incomplete: BTreeMap<String, u64>,
     /// Samples of threads that have no user part.
@@ -172,6 +175,11 @@ pub struct TimeOfSamples {
 #[error("the ledger does not add up: {0}")]
 pub struct LedgerError(String);
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// How many samples fewer than its time stands for any thread may have by chance, about.
 const CHANCE: u64 = 20;
 
@@ -192,6 +200,7 @@ impl Ledger {
         Self {
             written,
             complete: tally.complete,
+            inlined_calls: tally.inlined_calls,
             incomplete: incomplete.map(|(&reason, &count)| (reason.to_owned(), count)).collect(),
             kernel_only: tally.kernel_only,
             unmatched,
@@ -278,6 +287,7 @@ impl Ledger {
             schema: self.schema,
             written: self.written.saturating_add(other.written),
             complete: self.complete.saturating_add(other.complete),
+            inlined_calls: self.inlined_calls.saturating_add(other.inlined_calls),
             incomplete,
             kernel_only: self.kernel_only.saturating_add(other.kernel_only),
             unmatched: self.unmatched.saturating_add(other.unmatched),
@@ -435,6 +445,10 @@ impl Display for Ledger {
             if count > 0 { writeln!(f, "  {count:>9} {share:>6} % {what}") } else { Ok(()) }
         };
         line(self.complete, "complete")?;
+        line(
+            self.inlined_calls,
+            "of these with a call of JavaScript that may be a function inlined in it",
+        )?;
         for (reason, &count) in &self.incomplete {
             line(count, &format!("incomplete: {reason}"))?;
         }

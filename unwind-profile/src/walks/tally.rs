@@ -13,6 +13,8 @@ use crate::walks::walked_stack::WalkedStack;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub(crate) complete: u64,
+    /// Of these, stacks with a call that may be one of the functions that are inlined in it.
+    pub(crate) inlined_calls: u64,
     /// By the reason why frames may be missing, in a word.
     pub(crate) incomplete: BTreeMap<&'static str, u64>,
     /// Samples of threads without a user part.
@@ -64,7 +66,11 @@ impl Tally {
             }
         };
         match reason {
-            None => self.complete = self.complete.saturating_add(1),
+            None => {
+                self.complete = self.complete.saturating_add(1);
+                let is_one_of = walked.is_some_and(WalkedStack::has_call_of_several);
+                self.inlined_calls = self.inlined_calls.saturating_add(u64::from(is_one_of));
+            }
             Some(reason) => {
                 let count = self.incomplete.entry(reason).or_default();
                 *count = count.saturating_add(1);

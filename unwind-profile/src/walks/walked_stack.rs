@@ -8,7 +8,7 @@ use unwind_target::interpreters::sampled::Others;
 
 use crate::mapped::address_spaces::Space;
 use crate::mapped::generated_code::{V8Code, V8Returns};
-use crate::recording::code_names::{CodeNames, InterpretedCall};
+use crate::recording::code_names::{CodeNames, InterpretedCall, InterpretedCode};
 use crate::recording::told_stack::ToldCalls;
 use crate::walks::call_stacks::{CallStack, FrameSource, JoinedCall};
 use crate::walks::found_by::FoundBy;
@@ -31,8 +31,6 @@ pub struct WalkedStack {
 
 /// Why stacks are not complete whose calls of an interpreter may not be all there, or at their frames.
 pub(crate) const IN_DOUBT: &str = "interpreted-calls";
-/// The same where these are all but functions that are inlined in others.
-pub(crate) const MAYBE_INLINED: &str = "inlined-calls";
 
 /// A frame of a walked stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,13 +82,13 @@ impl WalkedStack {
     /// The same with calls of an interpreter.
     pub(crate) fn with_calls(mut self, told: ToldCalls<'_>, names: &CodeNames) -> Self {
         let call = |(number, line): (u32, u32)| InterpretedCall { code: names.code(number), line };
-        let mut others = if told.is_complete { Others::None } else { Others::Unknown };
+        let mut lacks_calls = !told.is_complete;
         for (frame, calls) in told.runs().filter(|(_, calls)| calls.len() != 0) {
-            others = others.max(frame.others);
+            lacks_calls |= frame.others == Others::Unknown;
             let place = usize::try_from(frame.place).unwrap_or(usize::MAX);
             self.calls.push((place, calls.map(call).collect()));
         }
-        self.lacking(others)
+        if lacks_calls { self.lacking_calls() } else { self }
     }
 
     /// The same with calls of frames in V8's code, which were read where the stack was copied: what is known of a frame
@@ -108,7 +106,7 @@ impl WalkedStack {
         if code.is_moved() {
             return self;
         }
-        let mut others = Others::None;
+        let mut lacks_calls = false;
         // Further in than a gap calls may be missing as frames may be, which is told there.
         let gap = self.frames.iter().position(|frame| frame.after_gap).unwrap_or(0);
         for (place, frame) in self.frames.iter().enumerate() {
@@ -116,9 +114,7 @@ impl WalkedStack {
             let run = cfa.and_then(|cfa| runs.remove(&(cfa, frame.pc)));
             match run {
                 Some((told, calls)) => {
-                    if place >= gap || told.others != Others::Unknown {
-                        others = others.max(told.others);
-                    }
+                    lacks_calls |= place >= gap && told.others == Others::Unknown;
                     if calls.len() != 0 {
                         self.calls.push((place, calls.map(call).collect()));
                     }
@@ -126,12 +122,12 @@ impl WalkedStack {
                 // A builtin function that has not called anything executes itself.
                 None => match code.calls_are_read_at(frame.call) {
                     Some(V8Code::Builtin) if place == 0 => {}
-                    Some(_) if place >= gap => others = Others::Unknown,
+                    Some(_) if place >= gap => lacks_calls = true,
                     Some(_) | None => {}
                 },
             }
         }
-        self.lacking(others)
+        if lacks_calls { self.lacking_calls() } else { self }
     }
 
     /// Whether an interpreter's evaluator may have a frame: a part of it may have no name.
@@ -149,26 +145,19 @@ impl WalkedStack {
     }
 
     /// The same where calls of an interpreter may be missing.
-    pub(crate) fn lacking_calls(self) -> Self {
-        self.lacking(Others::Unknown)
-    }
-
-    fn lacking(mut self, others: Others) -> Self {
-        let end = match others {
-            Others::None => return self,
-            Others::Inlined => MAYBE_INLINED,
-            Others::Unknown => IN_DOUBT,
-        };
+    pub(crate) fn lacking_calls(mut self) -> Self {
         // Calls that are missing elsewhere than at a gap are not told by that.
-        let is_known = match others {
-            Others::Unknown => self.cut.is_none() || self.end == MAYBE_INLINED,
-            _ => self.is_complete(),
-        };
-        if is_known {
+        if self.cut.is_none() {
             self.cut = Some("calls of an interpreter are in doubt".to_owned());
-            self.end = end;
+            self.end = IN_DOUBT;
         }
         self
+    }
+
+    /// Whether a call may be one of the functions that are inlined in it, which is said at its place.
+    pub(crate) fn has_call_of_several(&self) -> bool {
+        let mut calls = self.calls.iter().flat_map(|(_, calls)| calls);
+        calls.any(|call| *call.code == InterpretedCode::MAYBE_INLINED)
     }
 
     /// Whether no frame is missing.
@@ -257,7 +246,7 @@ mod tests {
         let others = [told(0x7020, 0x2000, Others::None), told(0x7010, 0x1001, Others::None)];
         assert_eq!(found(&[&others[..], &[outer]].concat()), (vec![2], None));
         let inlined = told(0x7010, 0x1000, Others::Inlined);
-        assert_eq!(found(std::slice::from_ref(&inlined)), (vec![0], Some(MAYBE_INLINED)));
+        assert_eq!(found(std::slice::from_ref(&inlined)), (vec![0], None));
         let unknown = told(0x7030, 0x3000, Others::Unknown);
         assert_eq!(found(&[inlined, unknown.clone()]), (vec![0, 2], Some(IN_DOUBT)));
         // Calls that are missing further out than a gap are told, others are by the gap.

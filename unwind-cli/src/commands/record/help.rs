@@ -44,8 +44,6 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   task-switch           of --guest: the guest's kernel switches tasks, and does not tell whose memory
                         the CPU has
   interpreted-calls     in the kernel: calls of Python or JavaScript may be missing, or not at their frames
-  inlined-calls         in the kernel: the innermost call of JavaScript may be one that is inlined in it,
-                        of which `node --detailed-line-info SCRIPT` keeps which
   no-memory             the module had no memory for the walk
   table-awaited         walked by the module: the table of a file was still being made, or could not be handed in
   no-room               the stack was to be copied, and the ring was nearly full, see --ring-kib
@@ -56,6 +54,8 @@ The file has the ledger in a section that perf leaves out.
 
 JSON (its JSON Schema: docs/schema/ledger.json), an object a file: `schema` (1; rises when a field
 changes its meaning or goes), the classes above as counts, `incomplete` as an object of counts by reason, and
+  inlined_calls   complete stacks with a call of JavaScript that may be one of the functions that are inlined
+                  in it, as is said at its place (`node --detailed-line-info SCRIPT` keeps which); left out if 0
   written         samples that came out of the rings: the sum of all classes but `lost`
   lost_told       how many of `lost` the kernel's records tell
   lost_by_kernel  its count of them, or null where it has none
