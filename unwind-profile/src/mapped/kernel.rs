@@ -7,7 +7,6 @@ use memchr::{memchr, memchr_iter, memmem, memrchr};
 use object::Endianness;
 use unwind_target::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
 use unwind_target::files::build_id_cache;
-use unwind_target::symbols::Rank;
 use unwind_target::target::maps::hex;
 use unwind_target::untrusted::{escaped, plain};
 use unwind_target::{Notices, Untrusted};
@@ -61,7 +60,6 @@ struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelSymbol<'l> {
     pub(crate) name: &'l str,
-    pub(crate) rank: Rank,
     /// The name of the module that it is in.
     module: Option<&'l str>,
 }
@@ -190,13 +188,9 @@ impl KernelSymbols {
         found.next()
     }
 
-    /// The names of the function that holds an address of the recorded kernel, and how far into it
-    /// that is.
-    pub(crate) fn find<'s>(
-        &'s self,
-        addr: u64,
-        module: Option<&str>,
-    ) -> Option<(impl Iterator<Item = KernelSymbol<'s>> + use<'s>, u64)> {
+    /// The name of the function that holds an address of the recorded kernel, and how far into it
+    /// that is. Of several names it is the last one in the list, as perf has it.
+    pub(crate) fn find(&self, addr: u64, module: Option<&str>) -> Option<(&str, u64)> {
         if module.is_some() && self.shift != 0 {
             // Modules were loaded again, and not as far from where they were.
             return None;
@@ -213,8 +207,8 @@ impl KernelSymbols {
         }
         let first = self.lines.partition_point(|line| line.addr < last.addr);
         let found = self.lines.get(first..after)?.iter().filter_map(|line| self.symbol(line));
-        let is_of_module = found.clone().any(|symbol| symbol.module == module);
-        is_of_module.then_some((found, past))
+        let last = found.filter(|symbol| symbol.module == module).last()?;
+        Some((last.name, past))
     }
 }
 
@@ -243,8 +237,8 @@ fn of_another_kernel(recorded: &RecordedKernel, running: &RunningKernel) -> Stri
 pub fn listed(text: &[u8]) -> (usize, usize) {
     let symbols = KernelSymbols::parse(text.to_vec());
     let found = symbols.lines.iter().filter_map(|line| {
-        let (mut found, _) = symbols.find(line.addr, symbols.symbol(line)?.module)?;
-        found.next().map(|first| first.name.len())
+        let (name, _) = symbols.find(line.addr, symbols.symbol(line)?.module)?;
+        Some(name.len())
     });
     (symbols.lines.len(), found.sum())
 }
@@ -253,29 +247,20 @@ pub fn listed(text: &[u8]) -> (usize, usize) {
 fn addr_of_function(line: &[u8]) -> Option<u64> {
     let (addr, rest) = line.split_at_checked(memchr(b' ', line)?)?;
     let &[b' ', kind, b' ', ..] = rest else { return None };
-    rank_of(kind)?;
-    hex(addr)
-}
-
-fn rank_of(kind: u8) -> Option<Rank> {
-    match kind {
-        b'W' | b'w' => Some(Rank::Weak),
-        b'T' | b'D' | b'B' => Some(Rank::Global),
-        b't' | b'd' | b'b' => Some(Rank::Local),
-        _ => None,
-    }
+    // perf takes data and weak symbols for functions, too.
+    b"tdbw".contains(&kind.to_ascii_lowercase()).then(|| hex(addr))?
 }
 
 /// All of a line but the address; after the name there may be a tab and the module in brackets.
 fn parse_line(line: &[u8]) -> Option<KernelSymbol<'_>> {
     let rest = line.get(memchr(b' ', line)?..)?;
-    let &[_, kind, _, ref rest @ ..] = rest else { return None };
+    let &[_, _, _, ref rest @ ..] = rest else { return None };
     let (name, module) = match memchr(b'\t', rest) {
         Some(tab) => (rest.get(..tab)?, rest.get(tab.checked_add(1)?..).and_then(plain)),
         None => (rest, None),
     };
     let module = module.and_then(|module| module.strip_prefix('[')?.strip_suffix(']'));
-    Some(KernelSymbol { name: plain(name)?, rank: rank_of(kind)?, module })
+    Some(KernelSymbol { name: plain(name)?, module })
 }
 
 /// The build id of the running kernel.
@@ -300,16 +285,13 @@ mod tests {
              ffffffff81000140 W weak\n\
              ffffffffc0000000 t hook\t[some_module]\n";
         let symbols = KernelSymbols::parse(list.to_vec());
-        let names = |addr, module| -> Vec<&str> {
-            let found = symbols.find(addr, module).into_iter().flat_map(|(found, _)| found);
-            found.map(|symbol| symbol.name).collect()
-        };
-        assert_eq!(names(0xffff_ffff_8100_0000, None), ["_text", "startup_64"]);
-        assert_eq!(names(0xffff_ffff_8100_0131, None), ["helper"]);
-        assert_eq!(names(0xffff_ffff_80ff_ffff, None), [""; 0]);
-        assert_eq!(names(0xffff_ffff_c000_0010, None), [""; 0]);
-        assert_eq!(names(0xffff_ffff_c000_0010, Some("some_module")), ["hook"]);
-        assert_eq!(names(0xffff_ffff_8100_0141, None), ["weak"]);
+        let name = |addr, module| symbols.find(addr, module).map(|(name, _)| name);
+        assert_eq!(name(0xffff_ffff_8100_0000, None), Some("startup_64"), "the last of several");
+        assert_eq!(name(0xffff_ffff_8100_0131, None), Some("helper"));
+        assert_eq!(name(0xffff_ffff_80ff_ffff, None), None);
+        assert_eq!(name(0xffff_ffff_c000_0010, None), None);
+        assert_eq!(name(0xffff_ffff_c000_0010, Some("some_module")), Some("hook"));
+        assert_eq!(name(0xffff_ffff_8100_0141, None), Some("weak"));
     }
 
     const LIST: &[u8] = b"ffffffff81000000 T _text\n\
@@ -323,12 +305,6 @@ mod tests {
 
     fn text_at(addr: u64) -> KernelText {
         KernelText { symbol: Untrusted::from(b"_text"), addr }
-    }
-
-    /// What a function is called, and how far into it the address is.
-    fn named(symbols: &KernelSymbols, addr: u64) -> Option<(&str, u64)> {
-        let (mut found, past) = symbols.find(addr, None)?;
-        Some((found.next()?.name, past))
     }
 
     #[test]
@@ -368,8 +344,8 @@ mod tests {
         let symbols =
             KernelSymbols::parse(LIST.to_vec()).of_recorded(&kernel, Some(&moved), &running());
         let symbols = symbols.unwrap();
-        assert_eq!(named(&symbols, 0xffff_ffff_9d00_0104), Some(("first", 4)));
-        assert_eq!(named(&symbols, 0xffff_ffff_8100_0104), None);
+        assert_eq!(symbols.find(0xffff_ffff_9d00_0104, None), Some(("first", 4)));
+        assert_eq!(symbols.find(0xffff_ffff_8100_0104, None), None);
         // Where a module is now nothing says.
         assert!(symbols.find(0xffff_ffff_c000_0010, Some("some_module")).is_none());
     }
@@ -377,9 +353,9 @@ mod tests {
     #[test]
     fn k3_an_address_far_above_the_last_function_is_in_none() {
         let symbols = KernelSymbols::parse(LIST.to_vec());
-        assert_eq!(named(&symbols, 0xffff_ffff_811f_ffff), Some(("first", 0x1f_feff)));
-        assert_eq!(named(&symbols, 0xffff_ffff_8120_0fff), Some(("last", 0xfff)));
-        assert_eq!(named(&symbols, 0xffff_ffff_8120_1000), None, "a module comes next");
+        assert_eq!(symbols.find(0xffff_ffff_811f_ffff, None), Some(("first", 0x1f_feff)));
+        assert_eq!(symbols.find(0xffff_ffff_8120_0fff, None), Some(("last", 0xfff)));
+        assert_eq!(symbols.find(0xffff_ffff_8120_1000, None), None, "a module comes next");
         let module = Some("some_module");
         assert!(symbols.find(0xffff_ffff_c000_0fff, module).is_some());
         assert!(symbols.find(0xffff_ffff_c000_1000, module).is_none(), "nothing comes next");

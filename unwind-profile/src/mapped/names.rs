@@ -299,10 +299,8 @@ impl Names {
             }
             KernelSymbols::of(&sampled, core.and_then(text_of).as_ref(), &self.notices)
         });
-        let function = symbols.find(addr, module.as_deref()).and_then(|(symbols, past)| {
-            let best = best_of(symbols, |symbol| (symbol.name.as_bytes(), symbol.rank))?;
-            Some((Rc::new(Untrusted::from(best.name)), past))
-        });
+        let function = symbols.find(addr, module.as_deref());
+        let function = function.map(|(name, past)| (Rc::new(Untrusted::from(name)), past));
         Place { function, file: Some(file), in_file: addr }
     }
 }
