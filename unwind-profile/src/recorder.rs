@@ -297,7 +297,7 @@ impl Recorder {
             // A part of a program may be over before other sizes are known to be better.
             None => CopySizes::several(&whom, self.events.len(), self.off_cpu).largest_first(),
         };
-        let copies = Copies { sizes, with_chains: false };
+        let copies = Copies { sizes, with_chains: false, with_data: false };
         Sampling {
             often: Often::Rate(self.rate),
             events: self.events.clone(),

@@ -88,6 +88,8 @@ bitflags! {
         const TASK = 1 << 13;
         /// A reader is woken by bytes, not by samples.
         const WATERMARK = 1 << 14;
+        /// Mappings of data are recorded, too.
+        const MMAP_DATA = 1 << 17;
         /// Records other than samples end in the [`SampleType::ID_FIELDS`].
         const SAMPLE_ID_ALL = 1 << 18;
         /// The host is left out.

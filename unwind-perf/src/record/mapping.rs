@@ -123,9 +123,9 @@ impl Encode for Mapping<'_> {
     }
 
     fn misc(&self) -> Misc {
-        let mode = Misc::USER.0;
+        let data = if self.executable { 0 } else { Misc::MMAP_DATA.0 };
+        let mode = Misc::USER.0 | data;
         match self.id {
-            MappedId::Unknown if !self.executable => Misc(mode | Misc::MMAP_DATA.0),
             MappedId::Unknown | MappedId::Inode { .. } => Misc(mode),
             MappedId::BuildId(_) => Misc(mode | Misc::MMAP_BUILD_ID.0),
         }

@@ -32,6 +32,7 @@ pub(crate) const DUMMY: (u32, u64) = (1, 9);
 /// each other.
 const SIDE_BAND: AttrFlags = AttrFlags::MMAP
     .union(AttrFlags::MMAP2)
+    .union(AttrFlags::MMAP_DATA)
     .union(AttrFlags::BUILD_ID)
     .union(AttrFlags::COMM)
     .union(AttrFlags::COMM_EXEC)
@@ -62,7 +63,7 @@ pub(crate) fn attr(sampling: &Sampling, event: (u32, u64)) -> EventAttr {
     if sampling.off_cpu || sampling.events.len() > 1 {
         attr.sample_type |= SampleType::IDENTIFIER;
     }
-    attr.flags = SIDE_BAND
+    attr.flags = SIDE_BAND.difference(AttrFlags::MMAP_DATA)
         | AttrFlags::USE_CLOCKID
         | AttrFlags::INHERIT
         | AttrFlags::SAMPLE_ID_ALL
@@ -80,6 +81,7 @@ pub(crate) fn attr(sampling: &Sampling, event: (u32, u64)) -> EventAttr {
             attr.sample_regs_user = REGISTERS;
             attr.sample_stack_user = in_words(copies.sizes.first_bytes());
             attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !copies.with_chains);
+            attr.flags.set(AttrFlags::MMAP_DATA, copies.with_data);
         }
         // Not by the kernel itself: it would walk along frame pointers.
         UserStacks::Walked(_) | UserStacks::Module(_) => {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 
 use unwind_perf::record::{
-    Comm, Encode, Endian, EventFormat, MappedId, Mapping, Misc, SampleId, Task,
+    AttrFlags, Comm, Encode, Endian, EventFormat, MappedId, Mapping, Misc, SampleId, Task,
 };
 use unwind_target::files::mapped_file::ProcessFiles;
 use unwind_target::target::maps::{self, Backing, FileId, MappedFile};
@@ -47,7 +47,12 @@ impl Existing<'_> {
         let task = Task { pid, tid: u32::try_from(thread).unwrap_or(pid) };
         let mappings = maps::parse(&text);
         let files = ProcessFiles::of(thread);
-        for mapped in mappings.iter().filter(|mapped| mapped.executable) {
+        // Of mappings without code only those of files have tables.
+        let tells_data = self.format.flags.contains(AttrFlags::MMAP_DATA);
+        let is_told = |mapped: &&maps::Mapping| {
+            mapped.executable || tells_data && matches!(mapped.backing, Backing::File(_))
+        };
+        for mapped in mappings.iter().filter(is_told) {
             let name: &[u8] = match &mapped.backing {
                 Backing::File(file) => file.path.as_os_str().as_bytes(),
                 Backing::Vdso => b"[vdso]",
@@ -56,6 +61,7 @@ impl Existing<'_> {
             };
             let mut mapping = Mapping::of_code(task, mapped.range.clone(), name);
             (mapping.offset, mapping.sample_id) = (mapped.offset, before(task));
+            mapping.executable = mapped.executable;
             let build_id;
             if let Backing::File(file) = &mapped.backing {
                 build_id = self.build_id(&files, &mapped.range, file);

@@ -112,6 +112,8 @@ pub struct Copies {
     pub sizes: CopySizes,
     /// Whether samples have the kernel's chain of user frames, too.
     pub with_chains: bool,
+    /// Whether records tell of mappings that have no code, too: perf looks for tables there if it is to walk the copies.
+    pub with_data: bool,
 }
 
 /// The sizes that copies of user stacks may have.

@@ -234,7 +234,8 @@ fn user_stacks(args: &RecordArgs, whom: &Whom) -> UserStacks {
     }
     let sizes = args.stack_bytes.map_or_else(several, CopySizes::one);
     let needs_copies = args.stack_bytes.is_some() || args.keep_stacks || args.uretprobes;
-    args.engine.user_stacks(Copies { sizes, with_chains: args.uretprobes }, needs_copies)
+    let copies = Copies { sizes, with_chains: args.uretprobes, with_data: args.keep_stacks };
+    args.engine.user_stacks(copies, needs_copies)
 }
 
 fn ring_size(args: &RecordArgs) -> RingSize {

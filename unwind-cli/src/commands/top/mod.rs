@@ -131,7 +131,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let whom = of_running(&subject);
     let sizes = CopySizes::several(&whom, 1, false);
-    let user_stacks = args.engine.user_stacks(Copies { sizes, with_chains: false }, false);
+    let copies = Copies { sizes, with_chains: false, with_data: false };
+    let user_stacks = args.engine.user_stacks(copies, false);
     let opened = open(
         &Sampling {
             often: Often::Rate(args.rate),
