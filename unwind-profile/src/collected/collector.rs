@@ -27,13 +27,15 @@ use crate::session::recorded_stacks::RecordedStacks;
 use crate::walks::found_by::FoundBy;
 use crate::walks::frame_calls::FrameCalls;
 use crate::walks::shown::{ChainEnd, Link, Printer, Shown};
-use crate::walks::walked_stack::{MAYBE_INLINED, WalkedStack};
+use crate::walks::walked_stack::WalkedStack;
 
 /// What became of the samples of a recording, as far as it can be told from them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) samples: u64,
     pub(crate) complete: u64,
+    /// Of these, stacks with a call that may be one of the functions that are inlined in it.
+    pub(crate) inlined_calls: u64,
     pub(crate) incomplete: BTreeMap<String, u64>,
     /// Samples without a user part.
     pub(crate) kernel_only: u64,
@@ -194,7 +196,12 @@ impl Collector {
         };
         match &reason {
             Some(reason) => count(seen.incomplete.entry(reason.clone()).or_default()),
-            None => count(&mut seen.complete),
+            None => {
+                count(&mut seen.complete);
+                if walked.is_some_and(WalkedStack::has_call_of_several) {
+                    count(&mut seen.inlined_calls);
+                }
+            }
         }
         reason
     }
@@ -375,25 +382,23 @@ impl Printer for Collector {
         let innermost = innermost.and_then(|place| self.profile.frames.get(place));
         let root = self.by.root(shown, &self.cgroups, innermost);
         let root = self.profile.frame(root);
-        let mut is_in_place = |reason: &String| match reason.as_str() {
-            GAP => self.mark_gaps(),
-            // A call of its own says so.
-            MAYBE_INLINED => !self.keeps_gaps_apart,
-            _ => false,
-        };
-        let reason = reason.filter(|reason| !is_in_place(reason));
+        let reason = reason.filter(|reason| reason != GAP || !self.mark_gaps());
         let why = reason
             .map(|reason| self.profile.frame(Frame::note(&format!("[incomplete: {reason}]"))));
         let outer = why.into_iter().chain([root]).map(|frame| (frame, FoundBy::Nothing));
         let waits = wait.map(|_| (self.profile.frame(Frame::note("[off CPU]")), FoundBy::Nothing));
         let stack = outer.chain(self.stack.iter().rev().copied()).chain(waits);
-        if let Some(node) = self.profile.add(stack, wait.unwrap_or(1)) {
+        let count = wait.unwrap_or(1);
+        if let Some(node) = self.profile.add(stack, count) {
             let Held { time, task, .. } = *shown.held;
             let time = time.saturating_add_signed(self.time_shift);
             let name = shown.comm.escaped().to_string();
-            let cpu_time = if wait.is_some() { 0 } else { cpu_time(events, shown) };
+            let (cpu_time, length) = match wait {
+                Some(_) => (0, shown.held.period().unwrap_or(0)),
+                None => (cpu_time(events, shown), 0),
+            };
             let task = (task.pid, task.tid);
-            let sample = Timed { time, task, name: &name, node, cpu_time };
+            let sample = Timed { time, task, name: &name, node, cpu_time, count, length };
             self.time_line.add(sample, &self.profile.nodes);
         }
         Ok(())

@@ -303,7 +303,10 @@ mod tests {
         let mut time_line = TimeLine::default();
         for time in [1, 2, 5 << 20] {
             let (task, name) = ((7, 8), "worker");
-            time_line.add(Timed { time, task, name, node, cpu_time: 400_500 }, &stacks.nodes);
+            time_line.add(
+                Timed { time, task, name, node, cpu_time: 400_500, count: 1, length: 0 },
+                &stacks.nodes,
+            );
         }
         let (ledger, labels) = (Ledger::new(), &Labels::default());
         let lines = &SourceLines::default();
@@ -344,7 +347,8 @@ mod tests {
             let stack = [(outer, FoundBy::Nothing), (name, FoundBy::Nothing)];
             let (node, task) = (stacks.add(stack, 1).unwrap(), (7, 8));
             let time = time.into();
-            let sample = Timed { time, task, name: "worker", node, cpu_time: 10_000 };
+            let sample =
+                Timed { time, task, name: "worker", node, cpu_time: 10_000, count: 1, length: 0 };
             time_line.add(sample, &stacks.nodes);
         }
         let view = View { profile: &stacks, time_line: &time_line, ..view };

@@ -51,6 +51,10 @@ pub(crate) struct Timed<'n> {
     pub(crate) node: usize,
     /// How many nanoseconds of CPU time it stands for.
     pub(crate) cpu_time: u64,
+    /// How many samples it stands for: of a wait several.
+    pub(crate) count: u64,
+    /// How many nanoseconds these were taken in, up to its time.
+    pub(crate) length: u64,
 }
 
 /// The samples of a recording by thread and time, in bounded memory.
@@ -168,12 +172,28 @@ impl TimeLine {
 
     /// Adds a sample whose stack ends at one of these nodes.
     pub(crate) fn add(&mut self, sample: Timed<'_>, nodes: &[Node]) {
+        let Timed { time, count, length, .. } = sample;
+        let steps = self.span(length).saturating_add(1).min(SPANS).min(count).max(1);
+        let part = |of: u64, step: u64| {
+            let part = u128::from(of).saturating_mul(step.into()) / u128::from(steps);
+            u64::try_from(part).unwrap_or(of)
+        };
+        for step in 1..=steps {
+            let count = part(count, step).saturating_sub(part(count, step.saturating_sub(1)));
+            let before = length.saturating_sub(part(length, step));
+            // A wait may have begun before anything else; a time of zero says that it is not known.
+            let time = if time == 0 { 0 } else { time.saturating_sub(before).max(1) };
+            self.add_at_once(Timed { time, count, ..sample }, nodes);
+        }
+    }
+
+    fn add_at_once(&mut self, sample: Timed<'_>, nodes: &[Node]) {
         let thread = self.thread(sample.task, sample.name);
         let (Some(thread), Ok(node)) = (thread, u32::try_from(sample.node)) else {
-            return self.leave_out();
+            return self.leave_out(sample.count);
         };
         if sample.time == 0 {
-            return self.leave_out();
+            return self.leave_out(sample.count);
         }
         let (start, end) = self.times.unwrap_or((sample.time, sample.time));
         self.times = Some((start, end.max(sample.time)));
@@ -188,11 +208,11 @@ impl TimeLine {
         };
         while self.cells.len() >= self.max_cells && !self.cells.contains_key(&cell(self)) {
             match self.spans() {
-                0 | 1 if !self.shortens => return self.leave_out(),
+                0 | 1 if !self.shortens => return self.leave_out(sample.count),
                 spans if self.shortens && spans / 2 < LEAST_SPANS => {
                     self.shorten(nodes);
                     if self.cells.len() >= self.max_cells && spans <= 1 {
-                        return self.leave_out();
+                        return self.leave_out(sample.count);
                     }
                     // Threads alone take that many, whatever their stacks.
                     if self.cells.len() > self.goal() {
@@ -204,7 +224,7 @@ impl TimeLine {
         }
         let cell = cell(self);
         let count = self.cells.entry(cell).or_default();
-        *count = count.saturating_add(1);
+        *count = count.saturating_add(u32::try_from(sample.count).unwrap_or(u32::MAX));
         let cpu_time = self.cpu_times.entry((cell.thread, cell.span)).or_default();
         *cpu_time = cpu_time.saturating_add(sample.cpu_time);
     }
@@ -230,8 +250,8 @@ impl TimeLine {
         }
     }
 
-    fn leave_out(&mut self) {
-        self.left_out = self.left_out.saturating_add(1);
+    fn leave_out(&mut self, count: u64) {
+        self.left_out = self.left_out.saturating_add(count);
     }
 
     /// Makes spans twice as long.
@@ -274,7 +294,7 @@ mod tests {
 
     /// A sample of a process with one thread.
     const fn at(time: u64, thread: u32, node: usize) -> Timed<'static> {
-        Timed { time, task: (thread, thread), name: "a", node, cpu_time: 3 }
+        Timed { time, task: (thread, thread), name: "a", node, cpu_time: 3, count: 1, length: 0 }
     }
 
     fn sum(line: &TimeLine) -> u64 {
@@ -319,6 +339,25 @@ mod tests {
         assert_eq!(last.span(), line.spans() - 1);
         let firsts = cells.chunk_by(|(a, _), (b, _)| a.span() == b.span()).map(|group| group[0].0);
         assert_eq!(firsts.map(|cell| line.cpu_time(cell)).sum::<u64>(), 30_000);
+    }
+
+    #[test]
+    fn a_wait_has_its_samples_in_the_spans_up_to_its_end() {
+        let mut line = TimeLine::default();
+        let span = line.width;
+        line.add(at(10 * span, 1, 0), &[]);
+        let wait = |length, count| Timed { count, length, cpu_time: 0, ..at(20 * span, 2, 1) };
+        line.add(wait(5 * span, 12), &[]);
+        let spans = |line: &TimeLine| -> Vec<(u64, u32)> {
+            let cells = line.cells().into_iter().filter(|(cell, _)| cell.thread() == 1);
+            cells.map(|(cell, count)| (cell.span(), count)).collect()
+        };
+        assert_eq!(spans(&line), [(5, 2), (6, 2), (7, 2), (8, 2), (9, 2), (10, 2)]);
+        // What begins before all others does so with the first sample.
+        line.add(wait(u64::MAX, 1 << 20), &[]);
+        assert_eq!((sum(&line), line.left_out), (1 + 12 + (1 << 20), 0));
+        line.add(Timed { time: 0, ..wait(span, 7) }, &[]);
+        assert_eq!(line.left_out, 7);
     }
 
     #[test]
