@@ -259,7 +259,8 @@ impl From<SessionError> for Failure {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         let exit_code = match &error {
-            EngineError::OffCpu => 4,
+            EngineError::OffCpu | EngineError::KernelEvent { .. } => 4,
+            EngineError::WaitsBeside { .. } => 2,
             EngineError::Tracepoint(error) => match error {
                 TracepointError::Unreadable { error, .. } => exit_code_of(error),
                 _ => 3,

@@ -116,6 +116,8 @@ fn n3_events_that_cannot_be_recorded_say_what_to_do() {
     assert!(fails(&["-e", "{cycles,faults}"], 2).contains("one after the other"));
     assert!(fails(&["-e", "cpu-clock", "--filter", "a == 1"], 2).contains("is of no tracepoint"));
     assert!(fails(&["--off-cpu", "-e", "cpu-clock,faults"], 2).contains("beside one event"));
+    let beside = fails(&["--off-cpu", "-e", "page-faults"], 2);
+    assert!(beside.contains("page-faults is not sampled by time"), "{beside}");
     assert!(fails(&["-C", "100000"], 2).contains("numbers and ranges of CPUs"));
     assert!(fails(&["-u", "no such user"], 3).contains("there is no user no such user"));
     assert!(fails(&["--cgroup", "no/such/group"], 3).contains("there is no control group"));
@@ -137,6 +139,39 @@ fn n3_events_that_cannot_be_recorded_say_what_to_do() {
         }
         assert!(fails(&["-e", "cpu-clock,cycles"], 3).contains("cycles cannot be recorded"));
     }
+}
+
+#[test]
+fn n3_time_that_an_event_leaves_out_is_not_missing() {
+    let Some(program) = nested("n3_modes") else { return };
+    let data = program.with_file_name("perf.data");
+    let command = [program.to_str().unwrap(), "0.5"];
+    for (event, is_told) in [("cpu-clock", true), ("cpu-clock:u", false), ("cpu-clock:k", false)] {
+        let Some(ledger) = record(&data, &["-e", event], &command) else { return };
+        assert_eq!(ledger["cpu_time"].is_object(), is_told, "{ledger}");
+    }
+}
+
+#[test]
+fn n3_samples_of_the_kernel_alone_need_the_right_to_take_them() {
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+    if paranoid.trim() != "2" || !nix::unistd::geteuid().is_root() {
+        return skip("only root can take another user's place, and users may sample the kernel");
+    }
+    let Some(setpriv) = tool("setpriv") else { return };
+    let folder = support::public_directory("n3_kernel");
+    let copy = folder.join("unwind");
+    support::copy_program(env!("CARGO_BIN_EXE_unwind"), &copy);
+    for event in ["cpu-clock:k", "cpu-clock,page-faults:k"] {
+        let mut command = Command::new(&setpriv);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&copy);
+        command.args(["record", "-e", event, "--", "true"]).current_dir(&folder);
+        let output = command.output().unwrap();
+        let told = text(&output.stderr);
+        assert!(told.contains("kernel.perf_event_paranoid of 1 or less"), "{told}");
+        assert_eq!(output.status.code(), Some(4), "{told}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Runs the command where tracefs is mounted, in a mount namespace of its own, or where it is not.

@@ -268,6 +268,16 @@ pub enum EngineError {
         #[source]
         error: io::Error,
     },
+    /// An event that was asked for takes samples of the kernel alone.
+    #[error(
+        "{name} cannot be recorded: {error}; samples of the kernel need root, the capability CAP_PERFMON, or \
+         for programs of one's own a kernel.perf_event_paranoid of 1 or less"
+    )]
+    KernelEvent {
+        name: String,
+        #[source]
+        error: io::Error,
+    },
     /// A tracepoint that was asked for.
     #[error(transparent)]
     Tracepoint(#[from] TracepointError),
@@ -287,6 +297,12 @@ pub enum EngineError {
          programs of one's own a kernel.perf_event_paranoid of 1 or less"
     )]
     OffCpu,
+    /// Waits are as wide as their time, and samples of another event are not.
+    #[error(
+        "waits are shown by their time, and {name} is not sampled by time: leave it out, or take \
+         cpu-clock or cycles without -c"
+    )]
+    WaitsBeside { name: String },
     /// The kernel does not walk stacks later.
     #[error(
         "this kernel does not walk user stacks for samples when a thread returns to user code \

@@ -77,6 +77,10 @@ impl PerfEngine {
         sampling: &Sampling,
         mut each: impl FnMut(BorrowedFd<'_>, usize) -> Result<T, EngineError>,
     ) -> Result<(Self, Vec<T>), EngineError> {
+        let mut others = sampling.events.iter().filter(|event| !event.is_by_time(sampling.often));
+        if let Some(Requested { name, .. }) = others.next().filter(|_| sampling.off_cpu) {
+            return Err(EngineError::WaitsBeside { name: name.clone() });
+        }
         let (attr, mut without_kernel) = possible(sampling)?;
         let more = more(sampling, &attr)?;
         if sampling.off_cpu && without_kernel.is_some() {
@@ -302,7 +306,10 @@ fn more(sampling: &Sampling, attr: &EventAttr) -> Result<Vec<EventAttr>, EngineE
         base.flags.remove(MODES);
         let kernel = attr.flags & excluded_for_want_of_rights(sampling, attr);
         let mut attr = of_requested(&base, requested, sampling.often)?;
-        attr.flags |= kernel | (AttrFlags::EXCLUDE_HV);
+        attr.flags |= kernel | AttrFlags::EXCLUDE_HV;
+        if !kernel.is_empty() && attr.flags.contains(NO_USER) {
+            return Err(kernel_refused(requested, io::Error::from_raw_os_error(libc::EACCES)));
+        }
         let (task, cpu) = tried(sampling);
         match PerfEvent::open(&attr, task, cpu) {
             Ok(_) => Ok(attr),
@@ -312,9 +319,12 @@ fn more(sampling: &Sampling, attr: &EventAttr) -> Result<Vec<EventAttr>, EngineE
     more.collect()
 }
 
+const NO_USER: AttrFlags = AttrFlags::EXCLUDE_USER;
+const NO_KERNEL: AttrFlags = AttrFlags::EXCLUDE_KERNEL;
+
 /// What an event is limited to, and how precise it is.
-const MODES: AttrFlags = AttrFlags::EXCLUDE_USER
-    .union(AttrFlags::EXCLUDE_KERNEL)
+const MODES: AttrFlags = NO_USER
+    .union(NO_KERNEL)
     .union(AttrFlags::EXCLUDE_HV)
     .union(AttrFlags::EXCLUDE_HOST)
     .union(AttrFlags::from_bits_retain(3 << 15));
@@ -322,7 +332,7 @@ const MODES: AttrFlags = AttrFlags::EXCLUDE_USER
 /// The kernel's part, if the first event has none though it was not asked to leave it out.
 fn excluded_for_want_of_rights(sampling: &Sampling, attr: &EventAttr) -> AttrFlags {
     let asked = sampling.events.first().map_or(AttrFlags::empty(), |first| first.modes);
-    (attr.flags & AttrFlags::EXCLUDE_KERNEL).difference(asked)
+    (attr.flags & NO_KERNEL).difference(asked)
 }
 
 /// Of which thread and CPU an event is opened to see whether it can be.
@@ -336,6 +346,11 @@ fn tried(sampling: &Sampling) -> (i32, i32) {
 fn refused(requested: &Requested, error: io::Error) -> EngineError {
     let (name, is_of_hardware) = (requested.name.clone(), requested.is_of_hardware());
     EngineError::Event { name, is_of_hardware, error }
+}
+
+/// Why an event of the kernel alone is refused.
+fn kernel_refused(requested: &Requested, error: io::Error) -> EngineError {
+    EngineError::KernelEvent { name: requested.name.clone(), error }
 }
 
 /// Has this program have as many files open as it may: each event of each thread on each
@@ -371,7 +386,7 @@ pub(crate) fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Err
         Some(numbers) => vec![numbers],
         None => EVENTS.to_vec(),
     };
-    for excluded in [AttrFlags::empty(), AttrFlags::EXCLUDE_KERNEL] {
+    for excluded in [AttrFlags::empty(), NO_KERNEL] {
         for &event in &candidates {
             for newer in [AttrFlags::empty(), AttrFlags::BUILD_ID] {
                 for read_format in [COUNTS, ReadFormat::empty()] {
@@ -390,6 +405,9 @@ pub(crate) fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Err
         }
         if !is_refused(&last) {
             break;
+        }
+        if let Some(requested) = requested.filter(|requested| requested.modes.contains(NO_USER)) {
+            return Err(kernel_refused(requested, last));
         }
         without_kernel = Some(io::Error::from_raw_os_error(last.raw_os_error().unwrap_or(0)));
     }
@@ -479,6 +497,8 @@ impl Engine for PerfEngine {
     fn cpu_time(&self) -> Option<CpuTime> {
         // Of a CPU as a whole the clock counts when it is idle, too.
         let is_clock = (self.attr.kind, self.attr.config) == CPU_CLOCK && !self.is_of_cpus;
+        // It counts what it takes no samples of.
+        let is_clock = is_clock && !self.attr.flags.intersects(NO_USER.union(NO_KERNEL));
         if !is_clock || !self.is_counted || !self.attr.read_format.contains(ReadFormat::LOST) {
             return None;
         }

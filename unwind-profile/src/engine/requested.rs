@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use unwind_perf::record::AttrFlags;
+
+use crate::engine::sampling::Often;
 use unwind_target::untrusted::{escaped, plain};
 
 /// More events than a recording can have.
@@ -209,6 +211,16 @@ impl Requested {
     /// Whether the CPU counts it.
     pub(crate) const fn is_of_hardware(&self) -> bool {
         matches!(self.kind, Kind::Numbered(HARDWARE | RAW, _))
+    }
+
+    /// Whether each of its samples stands for as much time of a thread: those of clocks, and what the CPU counts if
+    /// the kernel takes them at a rate.
+    pub(crate) const fn is_by_time(&self, often: Often) -> bool {
+        match self.kind {
+            Kind::Numbered(SOFTWARE, 0 | 1) => true,
+            Kind::Numbered(HARDWARE | RAW, _) => matches!(often, Often::Rate(_)),
+            _ => false,
+        }
     }
 
     /// The event that never takes a sample.
