@@ -84,6 +84,36 @@ fn a_core_of_the_kernel_shows_the_thread_that_crashed() {
 }
 
 #[test]
+fn a_call_through_a_null_pointer_has_its_callers() {
+    let without: &[&str] = &["-O2", "-fomit-frame-pointer"];
+    let jumps: &[&str] = &["-O2", "-fomit-frame-pointer", "-DJUMPS"];
+    for (test, flags, gaps, chain) in [
+        ("calls_nothing", without, 0, &["caller", "middle", "main"][..]),
+        ("calls_nothing_32", FRAME_POINTERS_32, 0, &["caller", "middle", "main"]),
+        // A jump leaves no trace, and what has jumped there may have been called by a function that is gone.
+        ("calls_nothing_jumps", jumps, 1, &["middle", "main"]),
+    ] {
+        let Some(program) = compile(test, "calls_nothing.c", flags) else { continue };
+        let Some(core) = crash(&program) else { continue };
+        let report = report_of_core(&core, &[]);
+        let thread = &threads(&report)[0];
+        let frames = thread["frames"].as_array().unwrap();
+        assert_eq!(
+            (&frames[0]["pc"], &thread["signal"]),
+            (&"0x0".into(), &11.into()),
+            "{report:#}"
+        );
+        assert_eq!(functions_to_main(&report)[1..], *chain, "{report:#}");
+        let after_gap = frames.iter().filter(|frame| frame["after_gap"] == true).count();
+        assert_eq!(after_gap, gaps, "{report:#}");
+        assert_eq!(thread["end"]["complete"], gaps == 0, "{report:#}");
+        let explained = run(["explain", "--core", core.to_str().unwrap()]);
+        let text = String::from_utf8(explained.stdout).unwrap();
+        assert!(text.contains("by the call that led to where there is no code"), "{text}");
+    }
+}
+
+#[test]
 fn the_signal_is_shown_in_the_thread_that_got_it() {
     let Some(program) = compile("crash_thread", "crash_thread.c", FRAME_POINTERS) else { return };
     let Some(core) = crash(&program) else { return };

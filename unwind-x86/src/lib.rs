@@ -15,6 +15,7 @@
 //! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
 //! | [`StackSwitches`] | rows of functions that call on another stack, as those of Go's runtime |
 //! | [`UnrecordedPushes`] | rows of 32-bit code that has pushed registers without call frame information |
+//! | [`WildCalls`] | rows of frames where there is no code, as after a call through a null pointer |
 //! | [`lbr`] | call stacks that the CPU records: saved, restored, stitched, joined with walks |
 //!
 //! # Untrusted input
@@ -66,6 +67,7 @@ mod stack_switch;
 mod thread_start;
 mod trampoline;
 mod unrecorded_push;
+mod wild_call;
 mod x86_64;
 
 pub use frame_pointer::{FramePointers, TrustedFramePointers};
@@ -83,4 +85,5 @@ pub use stack_switch::{
 pub use thread_start::ThreadStarts;
 pub use trampoline::SignalTrampolines;
 pub use unrecorded_push::UnrecordedPushes;
+pub use wild_call::WildCalls;
 pub use x86_64::{X86_64, X86_64Regs};

@@ -10,7 +10,7 @@ use unwind_core::{
 };
 use unwind_x86::{
     Ia32, Ia32Regs, InstructionAnalysis, LinkageEntries, ProvenFrames, SignalTrampolines,
-    StackSwitches, UnrecordedPushes, X86_64, X86_64Regs,
+    StackSwitches, UnrecordedPushes, WildCalls, X86_64, X86_64Regs,
 };
 
 use crate::loaded::module::Modules;
@@ -304,7 +304,7 @@ impl<'t> StackWalker<'t> {
                 let source = LinkageEntries::new(tables).or(call_frames);
                 let source = source.or(ProgramStart { files: self.modules });
                 let source = source.or(SignalTrampolines).or(ProvenFrames::new(()));
-                let source = source.or(InstructionAnalysis);
+                let source = source.or(InstructionAnalysis).or(WildCalls::new(code));
                 let source = StackSwitches::new(switches, source).thread_pointer(fs_base);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
                 collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)
@@ -350,6 +350,7 @@ impl<'t> StackWalker<'t> {
                 let source = RowSource::<Ia32>::or(source, SignalTrampolines);
                 let source = RowSource::<Ia32>::or(source, ProvenFrames::new(()));
                 let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
+                let source = RowSource::<Ia32>::or(source, WildCalls::new(code));
                 let source = UnrecordedPushes::new(source);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
                 collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)
@@ -396,7 +397,7 @@ where
 
 /// Where the target has code. A frame pointer that is none leads anywhere, mostly not
 /// there.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Code<'c> {
     /// Ascending.
     ranges: &'c [Range<u64>],

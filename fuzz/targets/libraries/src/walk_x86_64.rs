@@ -1,9 +1,11 @@
 //! Walks of crafted stacks of 64-bit code, with any bytes as its table.
 
-use unwind_core::{DwarfReg, Empty, FramePc, Module, ModuleMap, RowSource as _, VirtAddr, Walker};
+use unwind_core::{
+    DwarfReg, Empty, FramePc, Module, ModuleMap, ReturnAddresses, RowSource as _, VirtAddr, Walker,
+};
 use unwind_x86::{
-    FramePointers, InstructionAnalysis, SframeModule, SframeSource, SignalTrampolines, X86_64,
-    X86_64Regs,
+    FramePointers, InstructionAnalysis, SframeModule, SframeSource, SignalTrampolines, WildCalls,
+    X86_64, X86_64Regs,
 };
 
 use crate::{
@@ -13,6 +15,15 @@ use crate::{
 };
 
 pub(crate) const PLACES: Places = Places { stack: 0x7fff_0000_1000, code: 0x40_0000, slot: 8 };
+
+/// In the second half of the code there is none.
+struct FirstHalf;
+
+impl ReturnAddresses for FirstHalf {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        (PLACES.code..PLACES.code + 0x2000).contains(&call.get())
+    }
+}
 
 /// Registers that mostly make sense.
 pub(crate) fn registers(input: &mut Input<'_>) -> X86_64Regs {
@@ -41,6 +52,7 @@ pub(crate) fn run(data: &[u8]) {
         modules.add(Module { text, table }).unwrap();
     }
     let rows = SframeSource::new(&modules).or(SignalTrampolines).or(InstructionAnalysis);
+    let rows = rows.or(WildCalls::new(FirstHalf));
     let mut walker = Walker::new(arch, rows).max_frames(max_frames);
     if let Some(end) = stack_end {
         walker = walker.stack_end(end);

@@ -72,6 +72,7 @@ const fn word(source: Source) -> &'static str {
         Source::ProgramStart => "start",
         Source::SignalTrampolines => "signal",
         Source::Instructions => "code",
+        Source::WildCall => "call",
         Source::FramePointer => "fp",
         Source::StackSwitch => "stack-switch",
         Source::Pushes => "code-to-return",

@@ -160,6 +160,7 @@ fn write_lookup(
         Source::ProgramStart => "the start of a program",
         Source::SignalTrampolines => "signal trampolines",
         Source::Instructions => "instructions",
+        Source::WildCall => "the call that led to where there is no code",
         Source::FramePointer => "frame pointer",
         Source::StackSwitch => "the instructions that lead to the stack before",
         Source::Pushes => "the instructions up to the return, against that row",

@@ -20,7 +20,7 @@ use unwind_target::target::Target;
 use unwind_target::target::registers::{CodeMode, UserRegisters};
 use unwind_x86::{
     Ia32, InstructionAnalysis, LinkageEntries, ProvenFrames, SignalTrampolines, StackSwitches,
-    X86_64,
+    WildCalls, X86_64,
 };
 
 use crate::commands::explain::recorded_code::{DumpRows, SampledBounds, SampledV8};
@@ -76,6 +76,11 @@ pub(super) fn walk(
     let proven = ProvenFrames::new(SampledBounds(space));
     let proven = Watched::new(proven, Source::Instructions, &log);
     let instructions = Watched::new(InstructionAnalysis, Source::Instructions, &log);
+    // Of a sample it is not known where there is no code.
+    let everywhere = [0..u64::MAX];
+    let known = if space.is_some() { &everywhere[..] } else { &ranges };
+    let wild = WildCalls::new(Code::new(known, &target.mappings));
+    let wild = Watched::new(wild, Source::WildCall, &log);
     let dump = Watched::new(DumpRows(space), Source::Dump, &log);
     let v8 = Watched::new(SampledV8(space), Source::FramePointer, &log);
     let fallback = Watched::new(GUESS, Source::FramePointer, &log);
@@ -89,6 +94,7 @@ pub(super) fn walk(
             let source = RowSource::<X86_64>::or(source, v8);
             let source = RowSource::<X86_64>::or(source, proven);
             let source = RowSource::<X86_64>::or(source, instructions);
+            let source = RowSource::<X86_64>::or(source, wild);
             let switches = TargetSwitches { modules: &target.modules, names: switches };
             let source = StackSwitches::new(switches, source).thread_pointer(regs.fs_base);
             let source = WatchedSwitches::new(source, &log);
@@ -101,6 +107,7 @@ pub(super) fn walk(
             let source = RowSource::<Ia32>::or(source, trampolines);
             let source = RowSource::<Ia32>::or(source, proven);
             let source = RowSource::<Ia32>::or(source, instructions);
+            let source = RowSource::<Ia32>::or(source, wild);
             let source = WatchedPushes::new(source, &log);
             let walker = Walker::new(ia32_arch(regs), source);
             let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);

@@ -65,6 +65,8 @@ pub(super) enum Source {
     SignalTrampolines,
     /// The instructions at the pc.
     Instructions,
+    /// The call that has led to where there is no code.
+    WildCall,
     /// The frame pointer, where nothing else is known.
     FramePointer,
     /// The instructions that lead back to another stack.
