@@ -78,11 +78,12 @@ impl<C: ReturnAddresses> WildCalls<C> {
             return None;
         }
         let size = i32::try_from(A::WORD.bytes()).unwrap_or(8);
-        let (cfa, ra_at) = (CfaRule::Register(BaseReg::Sp, size), RegRule::Offset(-size));
+        let (cfa, ra_at) =
+            (CfaRule::Register(BaseReg::Sp, size), RegRule::Offset(size.wrapping_neg()));
         let row = Row::new(cfa, ra_at, RegRule::SameValue).with_origin(Origin::Instructions);
         let sp_before = A::WORD.offset(sp, size)?;
         let may_have_returned = sp_before % 16 != 0
-            && A::WORD.offset(sp, -size).is_none_or(|below| {
+            && A::WORD.offset(sp, size.wrapping_neg()).is_none_or(|below| {
                 let below = mem.read_word(arch.stack_addr(below), A::WORD);
                 below.is_ok_and(|word| arch.code_addr(word) == Some(pc))
             });

@@ -77,8 +77,8 @@ pub(super) fn walk(
     let proven = Watched::new(proven, Source::Instructions, &log);
     let instructions = Watched::new(InstructionAnalysis, Source::Instructions, &log);
     // Of a sample it is not known where there is no code.
-    let everywhere = [0..u64::MAX];
-    let known = if space.is_some() { &everywhere[..] } else { &ranges };
+    let everywhere = std::slice::from_ref(&(0..u64::MAX));
+    let known = if space.is_some() { everywhere } else { &ranges };
     let wild = WildCalls::new(Code::new(known, &target.mappings));
     let wild = Watched::new(wild, Source::WildCall, &log);
     let dump = Watched::new(DumpRows(space), Source::Dump, &log);
