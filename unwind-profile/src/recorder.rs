@@ -306,6 +306,7 @@ impl Recorder {
             off_cpu: self.off_cpu,
             ring: RingSize::AtMost(RING),
             whom,
+            notices: self.options.told_to().clone(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use nix::unistd::{SysconfVar, sysconf};
+use unwind_target::Notices;
 
 use crate::engine::requested::Requested;
 
@@ -30,6 +31,8 @@ pub struct Sampling {
     pub off_cpu: bool,
     pub ring: RingSize,
     pub whom: Whom,
+    /// What is to be told once.
+    pub notices: Notices,
 }
 
 /// How often samples are taken.

@@ -259,13 +259,13 @@ impl RecordedFile {
 
     /// Whether CPython is in it whose calls are read, whatever it is called.
     pub(crate) fn has_python(&self) -> bool {
-        let find = || self.elf().is_ok_and(|file| SampledPython::of(file).is_some());
+        let find = || self.elf().is_ok_and(|file| matches!(SampledPython::of(file), Ok(Some(_))));
         *self.has_python.get_or_init(find)
     }
 
     /// The link-time addresses of V8's builtin functions, if it has V8 whose calls are read.
     pub(crate) fn builtins(&self) -> Option<&Range<u64>> {
-        let find = || Some(SampledV8::of(self.elf().ok()?)?.builtins);
+        let find = || Some(SampledV8::of(self.elf().ok()?).ok()??.builtins);
         self.builtins.get_or_init(find).as_ref()
     }
 
@@ -401,6 +401,13 @@ impl RecordedFile {
         }
         let of_file = self.call_frames(word);
         of_file.map_or(Ok(None), |(file, call_frames)| call_frames.row(file, addr))
+    }
+
+    /// Whether the row for a link-time address is that of the code to which a signal handler returns.
+    pub(crate) fn is_trampoline(&self, addr: u64) -> bool {
+        let is_signal =
+            |word| matches!(self.call_frame_row(addr, word), Ok(Some(row)) if row.is_signal());
+        [WordSize::Eight, WordSize::Four].into_iter().any(is_signal)
     }
 
     /// The row of a frame whose code was loaded this far above its link-time address, by the same,

@@ -7,6 +7,7 @@ use unwind_core::{Memory, ReadError, VirtAddr};
 
 use crate::elf::ElfFile;
 use crate::elf::error::Part;
+use crate::interpreters::bounded_memory::Doubt;
 use crate::interpreters::frame::InterpretedFrame;
 
 /// Some words of a structure that was at `at`.
@@ -20,6 +21,15 @@ pub struct Piece {
     /// before and its innermost call; of an evaluator's frame its place on the native stack and its address in the
     /// file. Of a frame of V8 what [`V8Frame`](crate::interpreters::v8::V8Frame) says.
     pub words: [u64; 4],
+}
+
+/// The calls of an interpreter that a file has are not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("frames of {interpreter} are not shown: {doubt}")]
+pub struct UnreadInterpreter {
+    /// What it is called, with its version if that is known.
+    pub(crate) interpreter: String,
+    pub(crate) doubt: Doubt,
 }
 
 /// What makes the check of a piece of the words that tell one from another, of which those that are not there are 0.

@@ -37,6 +37,7 @@ use crate::commands::top::terminal::{Key, Terminal};
 use crate::commands::top::window::Window;
 use crate::debug_options::DebugDirectories;
 use crate::failure::Failure;
+use crate::notices;
 
 /// Show where programs spend their time, while they run.
 ///
@@ -142,6 +143,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
             off_cpu: false,
             ring: RingSize::AtMost(RING),
             whom,
+            notices: notices::all().clone(),
         },
         args.rate,
     )?;

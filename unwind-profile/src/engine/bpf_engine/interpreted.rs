@@ -10,7 +10,9 @@ use unwind_bpf::{CPython, Calls, Cookie, Interpreter, Pieces, V8, identity_of};
 use unwind_target::InterpretedFrame;
 use unwind_target::elf::ElfFile;
 use unwind_target::interpreters::python::{SampledCode, SampledPython, Snapshot};
-use unwind_target::interpreters::sampled::{Others, Piece, SampledCalls, SampledRun};
+use unwind_target::interpreters::sampled::{
+    Others, Piece, SampledCalls, SampledRun, UnreadInterpreter,
+};
 use unwind_target::interpreters::v8::{SampledFrames, SampledV8, asks_for_details};
 use unwind_target::target::memory::ProcessMemory;
 
@@ -32,9 +34,11 @@ pub(super) enum Sampled {
 
 impl Sampled {
     /// That of a file, if it has one whose calls can be read.
-    pub(super) fn of(file: &ElfFile) -> Option<Self> {
-        let python = SampledPython::of(file).map(|python| Self::Python(Arc::new(python)));
-        python.or_else(|| Some(Self::V8(Arc::new(SampledV8::of(file)?))))
+    pub(super) fn of(file: &ElfFile) -> Result<Option<Self>, UnreadInterpreter> {
+        if let Some(python) = SampledPython::of(file)? {
+            return Ok(Some(Self::Python(Arc::new(python))));
+        }
+        Ok(SampledV8::of(file)?.map(|v8| Self::V8(Arc::new(v8))))
     }
 
     /// What the program is to read of it.

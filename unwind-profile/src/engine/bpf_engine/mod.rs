@@ -98,7 +98,9 @@ impl BpfEngine {
         let begun = nanoseconds(ClockId::Monotonic).unwrap_or(0);
         let events: Vec<SampledEvent> = perf.events().into_iter().map(told).collect();
         let records = Records::new(events.clone(), walk.calls);
-        let tables = Tables::start(&walker, records.interpreters()).map_err(BpfError::Tables)?;
+        let notices = sampling.notices.clone();
+        let tables = Tables::start(&walker, records.interpreters(), notices);
+        let tables = tables.map_err(BpfError::Tables)?;
         Ok(Self { attached, perf, walker, tables, records, events, begun, missed: 0 })
     }
 }

@@ -13,6 +13,7 @@ use std::thread::{self, available_parallelism};
 use object::elf;
 use unwind_bpf::{FileKey, Segment, Table, Walker, Wanted};
 use unwind_perf::record::{MappedId, Mapping};
+use unwind_target::Notices;
 use unwind_target::elf::ElfFile;
 use unwind_target::files::mapped_file::{ProcessFiles, copy_vdso};
 use unwind_target::files::regular_file;
@@ -58,6 +59,7 @@ struct Makers {
     tables: unwind_bpf::Tables,
     /// Those that were found, if calls of them are wanted.
     interpreters: Option<Interpreters>,
+    notices: Notices,
     made: Mutex<Made>,
 }
 
@@ -87,10 +89,15 @@ impl Tables {
     /// # Errors
     ///
     /// [`Walker::tables`].
-    pub(super) fn start(walker: &Walker, interpreters: Option<Interpreters>) -> io::Result<Self> {
+    pub(super) fn start(
+        walker: &Walker,
+        interpreters: Option<Interpreters>,
+        notices: Notices,
+    ) -> io::Result<Self> {
         let (wanted, asked) = channel();
         let (asked, made) = (Mutex::new(asked), Mutex::default());
-        let makers = Arc::new(Makers { asked, tables: walker.tables()?, interpreters, made });
+        let makers =
+            Arc::new(Makers { asked, tables: walker.tables()?, interpreters, notices, made });
         for _ in 0..available_parallelism().map_or(1, usize::from).min(MAKERS) {
             let makers = Arc::clone(&makers);
             thread::spawn(move || makers.run());
@@ -136,7 +143,10 @@ impl Makers {
                 Looked::Table(file, image) if self.has_room(image.len()) => {
                     let segments = segments_of(&file);
                     let interpreter = self.interpreters.as_ref().and_then(|interpreters| {
-                        let sampled = Sampled::of(&file)?;
+                        let sampled = Sampled::of(&file).unwrap_or_else(|unread| {
+                            self.notices.add(unread.to_string());
+                            None
+                        })?;
                         let read = sampled.read();
                         Some((interpreters.add(sampled)?, read))
                     });

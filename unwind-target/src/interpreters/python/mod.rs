@@ -31,8 +31,8 @@ use crate::target::maps::Mapping;
 /// CPython in a program: where its state is.
 #[derive(Debug)]
 pub(super) struct CPython {
-    /// `_PyRuntime`.
-    runtime: u64,
+    /// `_PyRuntime`, since 3.7.
+    runtime: Option<u64>,
     /// `Py_Version`, since 3.11.
     version: Option<u64>,
     /// What the names of files say.
@@ -67,7 +67,7 @@ impl Interpreter for CPython {
         let named = path(&data.mapping).and_then(version_in_path).or(named);
         let [runtime, version, code, text] = data.addrs;
         let types = Types { code, text };
-        Some(Self { runtime: runtime?, version, named, types, mapping: data.mapping })
+        Some(Self { runtime, version, named, types, mapping: data.mapping })
     }
 
     fn mapping(&self) -> &Mapping {
@@ -81,9 +81,15 @@ impl Interpreter for CPython {
         memory: &mut BoundedMemory<'_, M>,
     ) -> ReadFrames {
         let threads: Vec<_> = threads.iter().map(|thread| thread.registers.fs_base).collect();
-        match self.version(memory) {
-            Ok(version) => read_version(version, self.runtime, self.types, &threads, memory),
-            Err(doubt) => ReadFrames { doubt: Some(doubt), ..none_of("CPython".into()) },
+        match (self.version(memory), self.runtime) {
+            (Ok(version), Some(runtime)) => {
+                read_version(version, runtime, self.types, &threads, memory)
+            }
+            (Ok(version), None) => {
+                let none = none_of(format!("CPython {version}"));
+                ReadFrames { doubt: Some(Doubt::Version), ..none }
+            }
+            (Err(doubt), _) => ReadFrames { doubt: Some(doubt), ..none_of("CPython".into()) },
         }
     }
 }

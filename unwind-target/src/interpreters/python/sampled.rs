@@ -17,7 +17,9 @@ use crate::interpreters::python::threads::read_runs;
 use crate::interpreters::python::version::{Version, version_in_path};
 use crate::interpreters::python::{DATA, none_of};
 use crate::interpreters::runs::ThreadRuns;
-use crate::interpreters::sampled::{CheckOf, FileMemory, Others, Piece, SampledCalls, SampledRun};
+use crate::interpreters::sampled::{
+    CheckOf, FileMemory, Others, Piece, SampledCalls, SampledRun, UnreadInterpreter,
+};
 use crate::stack::frame::Frame;
 use crate::symbols::data::{data_named, functions_named};
 
@@ -40,28 +42,39 @@ pub struct SampledPython {
 }
 
 impl SampledPython {
-    /// That of a file, if it has one whose calls can be read.
-    pub fn of(file: &ElfFile) -> Option<Self> {
+    /// That of a file, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// [`UnreadInterpreter`] if its calls cannot be read.
+    pub fn of(file: &ElfFile) -> Result<Option<Self>, UnreadInterpreter> {
         const EVALUATOR: [&[u8]; 1] = [b"_PyEval_EvalFrameDefault"];
-        let [runtime, version, code, text] = data_named(file, &DATA).ok()?;
-        let runtime = runtime?;
-        let [evaluator] = functions_named(file, &EVALUATOR).ok()?;
-        let (start, len) = evaluator?;
+        let found = data_named(file, &DATA).ok().zip(functions_named(file, &EVALUATOR).ok());
+        let Some(([runtime, version, code, text], [Some((start, len))])) = found else {
+            return Ok(None);
+        };
+        let unread = |interpreter| move |doubt| UnreadInterpreter { interpreter, doubt };
         let mut memory = FileMemory { file };
         let mut memory = BoundedMemory::new(&mut memory);
         let version = match version {
-            Some(addr) => Version::of_number(memory.word(addr, 0).ok()?),
-            None => file.path().as_deref().and_then(version_in_path)?,
+            Some(addr) => memory.word(addr, 0).map(Version::of_number),
+            None => file.path().as_deref().and_then(version_in_path).ok_or(Doubt::NoVersion),
         };
-        let layout = Layout::of(version, runtime, &mut memory).ok()?;
-        let offsets = Offsets::of(&layout)?;
-        let evaluator = start..start.checked_add(len)?;
+        let version = version.map_err(unread("CPython".to_owned()))?;
+        // The oldest versions have it in parts.
+        let layout = runtime.ok_or(Doubt::Version).and_then(|runtime| {
+            let layout = Layout::of(version, runtime, &mut memory)?;
+            let offsets = Offsets::of(&layout).ok_or(Doubt::Version)?;
+            Ok((runtime, layout, offsets))
+        });
+        let (runtime, layout, offsets) = layout.map_err(unread(format!("CPython {version}")))?;
+        let evaluator = start..start.saturating_add(len);
         let types = Types { code, text };
         let code = match version.minor {
             0..14 => evaluator.clone(),
             14.. => 0..u64::MAX,
         };
-        Some(Self { layout, offsets, runtime, types, evaluator, code })
+        Ok(Some(Self { layout, offsets, runtime, types, evaluator, code }))
     }
 }
 

@@ -11,7 +11,9 @@ use unwind_core::Memory;
 use crate::elf::ElfFile;
 use crate::interpreters::bounded_memory::{BoundedMemory, Doubt};
 use crate::interpreters::frame::InterpretedFrame;
-use crate::interpreters::sampled::{CheckOf, FileMemory, Others, Piece, SampledCalls, SampledRun};
+use crate::interpreters::sampled::{
+    CheckOf, FileMemory, Others, Piece, SampledCalls, SampledRun, UnreadInterpreter,
+};
 use crate::interpreters::v8::constants::{Layout, Version};
 use crate::interpreters::v8::frames::{Calls, FrameReader, KeptBytecode, Standing};
 use crate::interpreters::v8::functions::Functions;
@@ -101,27 +103,45 @@ impl Offsets {
 }
 
 impl SampledV8 {
-    /// That of a file, if it has one whose calls can be read.
-    pub fn of(file: &ElfFile) -> Option<Self> {
+    /// That of a file, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// [`UnreadInterpreter`] if its calls cannot be read.
+    pub fn of(file: &ElfFile) -> Result<Option<Self>, UnreadInterpreter> {
+        let Ok([Some(major), Some(minor)]) = data_named(file, &VERSION) else { return Ok(None) };
+        let mut memory = FileMemory { file };
+        let mut memory = BoundedMemory::new(&mut memory);
+        let unread = |interpreter| move |doubt| UnreadInterpreter { interpreter, doubt };
+        let mut number = |addr| memory.half(addr, 0).map_err(unread("V8".to_owned()));
+        let version = Version { major: number(major)?, minor: number(minor)? };
+        let Version { major, minor } = version;
+        let read = Self::of_version(version, file, &mut memory);
+        read.map(Some).map_err(unread(format!("V8 {major}.{minor}")))
+    }
+
+    fn of_version(
+        version: Version,
+        file: &ElfFile,
+        memory: &mut BoundedMemory<'_, FileMemory<'_>>,
+    ) -> Result<Self, Doubt> {
         // Up to 10.2 what the second one labels is the address of the first.
         const BUILTINS: [&[u8]; 3] = [
             b"v8_Default_embedded_blob_code_data_",
             b"v8_Default_embedded_blob_code_",
             b"v8_Default_embedded_blob_code_size_",
         ];
-        let [major, minor] = data_named(file, &VERSION).ok()?;
-        let [sizes] = data_named(file, &SIZES).ok()?;
-        let [before, start, len] = labels_named(file, &BUILTINS).ok()?;
-        let (start, len, sizes) = (before.or(start)?, len?, sizes?);
-        let constants: BTreeMap<_, _> = data_starting(file, PREFIX).ok()?;
-        let mut memory = FileMemory { file };
-        let mut memory = BoundedMemory::new(&mut memory);
-        let version =
-            Version { major: memory.half(major?, 0).ok()?, minor: memory.half(minor?, 0).ok()? };
-        let layout = Layout::of(version, &constants, &mut memory).ok()?;
-        let len = u64::from(memory.half(len, 0).ok()?);
-        let sizes = bytecode_sizes(&layout, sizes, &mut memory).ok()?;
-        Self::new(layout, sizes, start..start.checked_add(len)?)
+        let stripped = |_| Doubt::Stripped;
+        let [sizes] = data_named(file, &SIZES).map_err(stripped)?;
+        let [before, start, len] = labels_named(file, &BUILTINS).map_err(stripped)?;
+        let all = before.or(start).zip(len).zip(sizes);
+        let ((start, len), sizes) = all.ok_or(Doubt::Stripped)?;
+        let constants: BTreeMap<_, _> = data_starting(file, PREFIX).map_err(stripped)?;
+        let layout = Layout::of(version, &constants, memory)?;
+        let len = u64::from(memory.half(len, 0)?);
+        let sizes = bytecode_sizes(&layout, sizes, memory)?;
+        let builtins = start..start.saturating_add(len);
+        Self::new(layout, sizes, builtins).ok_or(Doubt::Version)
     }
 
     pub(super) fn new(layout: Layout, sizes: Vec<u8>, builtins: Range<u64>) -> Option<Self> {
