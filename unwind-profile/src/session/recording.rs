@@ -13,7 +13,7 @@ use unwind_target::rows::frame_pointers::FramePointerRows;
 use unwind_target::untrusted::escaped;
 
 use crate::engine::copy_size::CopySize;
-use crate::engine::{OFF_CPU, SampledEvent, WAITS};
+use crate::engine::{SampledEvent, WAITS};
 use crate::mapped::address_spaces::Spaces;
 use crate::mapped::files::RecordedFiles;
 use crate::mapped::kernel::running_build_id;
@@ -24,6 +24,7 @@ use crate::recording::compression::{RecordsWriter, feature_section};
 use crate::recording::error::PerfError;
 use crate::recording::event_desc;
 use crate::recording::events::Events;
+use crate::recording::events::OFF_CPU;
 use crate::recording::header::{Feature, FileHeader, Section};
 use crate::recording::held::Held;
 use crate::recording::pipeline::{self, Options, Sink, Summary};
@@ -184,8 +185,7 @@ impl Recording {
         let text = serde_json::to_vec(section).map_err(io::Error::from)?;
         let mut last = vec![(Feature::BUILD_ID, self.build_ids), (Feature::LEDGER, text)];
         if let Some(found) = &self.found_frames {
-            let text = serde_json::to_vec(found).map_err(io::Error::from)?;
-            last.push((FOUND_FRAMES, text));
+            last.push((FOUND_FRAMES, found.to_section()?));
         }
         last.extend(registered_section(&self.registered)?);
         Ok(self.out.finish(&last)?)

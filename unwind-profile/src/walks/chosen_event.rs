@@ -5,7 +5,6 @@ use std::io;
 use unwind_target::Untrusted;
 use unwind_target::counted::counted;
 
-use crate::engine::OFF_CPU;
 use crate::recording::events::{Event, Events};
 use crate::recording::held::Held;
 use crate::walks::shown::{Printer, Shown};
@@ -33,7 +32,7 @@ pub fn listed(events: &[(Untrusted, u64)]) -> String {
 /// What an event is called. Waits belong to the event beside which they were recorded.
 pub(crate) fn name<'e>(events: &'e Events, event: &'e Event) -> &'e Untrusted {
     let first = events.all().first().unwrap_or(event);
-    if event.name.as_bytes() == OFF_CPU.as_bytes() { &first.name } else { &event.name }
+    if event.is_of_waits() { &first.name } else { &event.name }
 }
 
 /// Whether an event is the one asked for: by its name, or by what stands before the modes if only one

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use unwind_target::Untrusted;
 
 use crate::recording::code_names::{InterpretedCall, InterpretedCode, Language};
+use crate::walks::found_frames::places_in_order;
 use crate::walks::walked_stack::WalkedStack;
 
 /// How many calls are kept in the tree, and of how many samples: with these, all names and what there is of other
@@ -46,6 +47,11 @@ impl FoundCalls {
             Arc::new(InterpretedCode { language, function: text(function), file: text(file) })
         };
         self.read = self.codes.iter().map(code).collect();
+    }
+
+    /// The same of a file that has the samples in this order, by their places here.
+    pub(super) fn in_order(self, order: &[u64]) -> Self {
+        Self { samples: places_in_order(&self.samples, order), ..self }
     }
 
     /// The calls of a sample that has `frames` native frames: the place of the frame that executes each, from the

@@ -4,6 +4,7 @@
 //! Most stacks were found in one of a few hundred ways, so a sample has the number of its way.
 
 use std::collections::HashMap;
+use std::io;
 
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,22 @@ impl FoundFrames {
         self.samples.len()
     }
 
+    /// The same of a file that has the samples in this order, by their places here.
+    #[must_use]
+    pub(crate) fn in_order(self, order: &[u64]) -> Self {
+        let calls = self.calls.map(|calls| calls.in_order(order));
+        Self { samples: places_in_order(&self.samples, order), calls, ..self }
+    }
+
+    /// The section.
+    ///
+    /// # Errors
+    ///
+    /// None that is known: it is what JSON can say.
+    pub(crate) fn to_section(&self) -> io::Result<Vec<u8>> {
+        Ok(serde_json::to_vec(self)?)
+    }
+
     /// How the frames of a sample's user part were found, the innermost first, as far as that is
     /// known. `number` is its place in the order of the file.
     pub fn of_sample(&self, number: u64) -> impl Iterator<Item = FoundBy> {
@@ -90,6 +107,15 @@ impl FoundFrames {
             std::iter::repeat_n(found, usize::try_from(count).unwrap_or(usize::MAX))
         })
     }
+}
+
+/// What samples have, in another order of these.
+pub(super) fn places_in_order(places: &[u32], order: &[u64]) -> Vec<u32> {
+    let place = |&number: &u64| {
+        let place = usize::try_from(number).ok().and_then(|number| places.get(number));
+        place.copied().unwrap_or(0)
+    };
+    order.iter().map(place).collect()
 }
 
 /// Collects how the frames of samples are found, while these are written.
@@ -212,6 +238,30 @@ mod tests {
         // Each code has a name or two, and each of these a mark around it.
         let names = MAX_NAMES + MAX_CALLS * len(r#"["javascript",,],"#);
         assert!(stacks + samples + calls + names < 64 << 20);
+    }
+
+    #[test]
+    fn d15_samples_in_another_order_keep_their_ways_and_calls() {
+        use crate::recording::code_names::{InterpretedCall, InterpretedCode};
+        use FrameSource::{Record, Sampled as First, Walk};
+        let mut builder = FoundFramesBuilder::default();
+        let stack = |sources: &[FrameSource], line| {
+            let call = InterpretedCall { code: InterpretedCode::MAYBE_INLINED.into(), line };
+            let calls = vec![(0, vec![call])];
+            WalkedStack { frames: frames(sources), cut: None, end: "", calls }
+        };
+        assert!(builder.take_stack(0, &stack(&[First, Walk], 7), false));
+        assert!(builder.take_stack(1, &stack(&[First, Record], 8), false));
+        let section = builder.finish().in_order(&[1, 2, 0]).to_section().unwrap();
+        let found = FoundFrames::of_section(&section).unwrap();
+        let ways = [0, 1, 2].map(|number| found.of_sample(number).collect::<Vec<_>>());
+        let (record, walk) = (FoundBy::BranchRecord, FoundBy::Unchecked);
+        assert_eq!(ways, [vec![FoundBy::Sampled, record], vec![], vec![FoundBy::Sampled, walk]]);
+        let calls = found.calls().unwrap();
+        let lines = [0, 1, 2].map(|number| {
+            calls.of_sample(number, 2).iter().map(|(at, call)| (*at, call.line)).collect::<Vec<_>>()
+        });
+        assert_eq!(lines, [vec![(0, 8)], vec![], vec![(0, 7)]]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::recording::header::{Feature, FileHeader, Section, Start};
 use crate::recording::pipeline::{self, Options, Summary};
 use crate::recording::reader::PerfReader;
 use crate::walks::call_stacks::CallStacks;
-use crate::walks::found_frames::FOUND_FRAMES;
+use crate::walks::found_frames::{FOUND_FRAMES, FoundFrames};
 use crate::walks::merged_records::MergedRecords;
 use crate::walks::walkers::WalkSetup;
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
@@ -26,17 +26,23 @@ pub struct Notes {
     walked: u64,
     incomplete: u64,
     damaged: u64,
+    /// Lists of how frames were found, which have the calls of interpreters.
+    lost_lists: u64,
 }
 
 impl Notes {
     /// A line each for what there was.
     pub fn lines(self) -> impl Iterator<Item = String> {
-        let Self { cut, walked, incomplete, damaged } = self;
+        let Self { cut, walked, incomplete, damaged, lost_lists } = self;
         let lines = [
             (cut, "call chains were cut: they do not fit a record, or make the file too long"),
             (walked, "stacks were walked"),
             (incomplete, "of these are not complete; `unwind script` says why"),
             (damaged, "samples were left out: their fields cannot be told apart"),
+            (
+                lost_lists,
+                "list of calls of interpreters was left out: not all of its samples are written",
+            ),
         ];
         lines
             .into_iter()
@@ -45,13 +51,23 @@ impl Notes {
     }
 }
 
-/// Reads all records and writes them to `out`. Returns also how many bytes that were.
+/// What comes of the records of a recording.
+struct Written {
+    summary: Summary,
+    notes: Notes,
+    bytes: u64,
+    /// The places in the recording of the samples, in their order, if that was asked for and is known.
+    order: Option<Vec<u64>>,
+}
+
+/// Reads all records and writes them to `out`.
 fn write_records(
     reader: &mut PerfReader,
     options: Options,
     notices: &Notices,
+    is_ordered: bool,
     out: impl Write,
-) -> io::Result<(Summary, Notes, u64)> {
+) -> io::Result<Written> {
     // A recording whose sections cannot be read says nothing of its time.
     let origin = Origin::read(reader).unwrap_or_default();
     let spaces = Spaces::new(
@@ -59,18 +75,21 @@ fn write_records(
     );
     let setup = WalkSetup::new(options.frame_pointers);
     let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
-    let (mut summary, notes, bytes) = scope(|scope| -> io::Result<_> {
+    let mut written = scope(|scope| -> io::Result<_> {
         let mut records = MergedRecords::new(out, reader.endian(), spaces, scope, &setup)
-            .with_call_stacks(call_stacks);
+            .with_call_stacks(call_stacks)
+            .noting_order(is_ordered);
         let summary = pipeline::run(reader, options, &mut records)?;
         records.finish()?;
         let tally = records.tally();
         let (walked, incomplete) = (tally.walked(), tally.all_incomplete());
-        let notes = Notes { cut: records.cut(), walked, incomplete, damaged: tally.damaged };
-        Ok((summary, notes, records.bytes()))
+        let (cut, damaged) = (records.cut(), tally.damaged);
+        let notes = Notes { cut, walked, incomplete, damaged, lost_lists: 0 };
+        let (bytes, order) = (records.bytes(), records.take_order());
+        Ok(Written { summary, notes, bytes, order })
     })?;
-    summary.rows = setup.into_rows();
-    Ok((summary, notes, bytes))
+    written.summary.rows = setup.into_rows();
+    Ok(written)
 }
 
 /// Writes pipe form.
@@ -82,7 +101,7 @@ pub fn write_pipe(
 ) -> io::Result<(Summary, Notes)> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     out.write_all(&Start { endian: reader.endian(), size: Start::PIPE }.bytes())?;
-    let (summary, notes, _) = write_records(reader, options, notices, &mut out)?;
+    let Written { summary, notes, .. } = write_records(reader, options, notices, false, &mut out)?;
     out.flush()?;
     Ok((summary, notes))
 }
@@ -98,13 +117,21 @@ pub fn write_whole(
     let endian = reader.endian();
     let mut out = BufWriter::with_capacity(1 << 16, out);
     let mut merged = FileHeader { event_types: Section::default(), features: [0; 4], ..header };
+    // One that cannot be read is of no use.
+    let found = FoundFrames::read(reader).unwrap_or_default();
     let before_data = events_section(reader, &mut merged, options.stitch_lbr);
     out.write_all(&merged.bytes(endian))?;
     out.write_all(&before_data)?;
-    let (mut summary, notes, bytes) = write_records(reader, options, notices, &mut out)?;
+    let is_ordered = found.is_some();
+    let Written { mut summary, mut notes, bytes, order } =
+        write_records(reader, options, notices, is_ordered, &mut out)?;
     merged.data.len = bytes;
+    notes.lost_lists = u64::from(found.is_some() && order.is_none());
+    let found = found.zip(order).map(|(found, order)| found.in_order(&order).to_section());
+    let found = found.transpose()?;
     // The features are copied even if the data were damaged.
-    let features = copy_features(reader, &header, &mut merged, options.stitch_lbr, &mut out)?;
+    let how = (options.stitch_lbr, found.as_deref());
+    let features = copy_features(reader, &header, &mut merged, how, &mut out)?;
     summary.end = summary.end.and(features);
     out.seek(SeekFrom::Start(0))?;
     out.write_all(&merged.bytes(endian))?;
@@ -161,14 +188,14 @@ fn len(bytes: &[u8]) -> u64 {
 }
 
 /// Copies the feature sections, and the table of them in front, to where the
-/// data end, and sets their bits.
+/// data end, and sets their bits. `found` is the one of how frames were found.
 ///
 /// What is wrong with a section is returned inside; the others are copied.
 fn copy_features(
     reader: &mut PerfReader,
     header: &FileHeader,
     merged: &mut FileHeader,
-    is_joined: bool,
+    (is_joined, found): (bool, Option<&[u8]>),
     out: &mut (impl Write + io::Seek),
 ) -> io::Result<Result<(), PerfError>> {
     let endian = reader.endian();
@@ -199,17 +226,27 @@ fn copy_features(
         })
         .collect();
     let table_at = merged.data.at.saturating_add(merged.data.len);
-    let table_len = u64::try_from(places.len()).unwrap_or(0).saturating_mul(16);
+    // In the order of their numbers, of which it has nearly the last one.
+    let with_found = found.map(|found| (FOUND_FRAMES, len(found)));
+    let lens = places.iter().map(|&(feature, place)| (feature, place.len));
+    let mut lens: Vec<_> = lens.chain(with_found).collect();
+    lens.sort_by_key(|&(feature, _)| feature);
+    let table_len = u64::try_from(lens.len()).unwrap_or(0).saturating_mul(16);
     let mut at = table_at.saturating_add(table_len);
-    for &(feature, place) in &places {
+    for &(feature, len) in &lens {
         feature.set(&mut merged.features);
         out.write_all(&endian.bytes_of_u64(at))?;
-        out.write_all(&endian.bytes_of_u64(place.len))?;
-        at = at.saturating_add(place.len);
+        out.write_all(&endian.bytes_of_u64(len))?;
+        at = at.saturating_add(len);
     }
-    for (feature, place) in places {
-        let copied = copy_feature(reader, feature, place, is_joined, out)?;
-        end = end.and(copied);
+    for (feature, _) in lens {
+        match (places.iter().find(|(of, _)| *of == feature), found) {
+            (Some(&(_, place)), _) => {
+                let copied = copy_feature(reader, feature, place, is_joined, out)?;
+                end = end.and(copied);
+            }
+            (None, found) => out.write_all(found.unwrap_or_default())?,
+        }
     }
     Ok(end)
 }

@@ -48,6 +48,8 @@ pub(crate) struct MergedRecords<'scope, 'env, W> {
     /// How many samples are written, and how their frames were found, if that is to be kept.
     samples: usize,
     found: Option<FoundFramesBuilder>,
+    /// Which samples were handed on, by their places in the recording, if that is asked for.
+    order: Option<Vec<u64>>,
     call_stacks: CallStacks,
 }
 
@@ -104,6 +106,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             keeps_stacks: false,
             samples: 0,
             found: None,
+            order: None,
             call_stacks: CallStacks::new(false, None),
         }
     }
@@ -126,6 +129,17 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
     /// How the frames of samples were found, if that is collected.
     pub(crate) fn take_found_frames(&mut self) -> Option<FoundFrames> {
         self.found.take().map(FoundFramesBuilder::finish)
+    }
+
+    /// Takes note of the order of the samples.
+    pub(crate) fn noting_order(self, is_noted: bool) -> Self {
+        Self { order: is_noted.then(Vec::new), ..self }
+    }
+
+    /// The places in the recording of the samples that are written, in their order, if that was asked for and
+    /// each sample that was handed on is written.
+    pub(crate) fn take_order(&mut self) -> Option<Vec<u64>> {
+        self.order.take().filter(|order| order.len() == self.samples)
     }
 
     /// Counts what becomes of samples in `tally`.
@@ -396,6 +410,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
 
 impl<W: Write> Sink for MergedRecords<'_, '_, W> {
     fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
+        self.order.iter_mut().for_each(|order| order.push(held.number));
         let attr = events.get(held.event).map(|event| event.attr);
         if let Some(attr) = attr.filter(is_to_walk) {
             return self.sample_to_walk(held, attr, outcome);

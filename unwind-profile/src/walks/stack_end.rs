@@ -46,12 +46,8 @@ pub(super) fn why_ended<E: TableError + fmt::Display>(
                 WITHOUT_FILE
             } else if !is_beyond_copy(&end, sp, state, space) {
                 name_of_end(end.code())
-            } else if state.stack.len() == state.room {
-                STACK_COPY_TOO_SHORT
-            } else if is_on_other_stack(&end, sp, state.room) {
-                OTHER_STACK
             } else {
-                STACK_NOT_COPIED
+                beyond_copy(&end, sp, state.room, state.stack.len() == state.room)
             };
             (Some(why_cut(&end, last, sp, state, space)), word)
         }
@@ -77,16 +73,21 @@ fn is_beyond_copy<E>(end: &End<E>, sp: u64, state: &UserState<'_>, space: &Space
 /// How far below the stack pointer code has words of its own.
 const RED_ZONE: u64 = 128;
 
-/// Whether a walk ended where no copy of the stack reaches, whatever of it is in memory: on another
-/// stack, to which call frame information has led.
-fn is_on_other_stack<E>(end: &End<E>, sp: u64, room: usize) -> bool {
+/// How far above the stack pointer a word is of the same stack, in bytes: few have as many.
+const DEEPEST: u64 = 1 << 30;
+
+/// What is said of a walk that ended beyond a copy of the stack, which is as long as its `room` if it `is_full`. What
+/// no copy reaches, whatever of it is in memory, is on another stack, to which call frame information has led.
+fn beyond_copy<E>(end: &End<E>, sp: u64, room: usize, is_full: bool) -> &'static str {
+    let End::Step(StepError::Unreadable { addr, .. }) = end else { return STACK_NOT_COPIED };
     let room = u64::try_from(room).unwrap_or(u64::MAX);
-    match end {
-        End::Step(StepError::Unreadable { addr, .. }) => {
-            let (above, below) = (addr.get().wrapping_sub(sp), sp.wrapping_sub(addr.get()));
-            above >= room && below > RED_ZONE
-        }
-        _ => false,
+    let (above, below) = (addr.get().wrapping_sub(sp), sp.wrapping_sub(addr.get()));
+    if is_full && above < DEEPEST {
+        STACK_COPY_TOO_SHORT
+    } else if above >= room && below > RED_ZONE {
+        OTHER_STACK
+    } else {
+        STACK_NOT_COPIED
     }
 }
 
@@ -143,18 +144,19 @@ mod tests {
     #[test]
     fn u3_a_caller_is_on_another_stack_where_no_copy_of_this_one_reaches() {
         const SP: u64 = 0x7fff_0000;
-        for (addr, is_other) in [
-            (SP - 8, false),
-            (SP - 128, false),
-            (SP - 136, true),
-            (SP + 0x1fff, false),
-            (SP + 0x2000, true),
-            (0x7f00_1234_5678, true),
+        for (addr, word, word_if_full) in [
+            (SP - 8, STACK_NOT_COPIED, STACK_NOT_COPIED),
+            (SP - 128, STACK_NOT_COPIED, STACK_NOT_COPIED),
+            (SP - 136, OTHER_STACK, OTHER_STACK),
+            (SP + 0x1fff, STACK_NOT_COPIED, STACK_COPY_TOO_SHORT),
+            (SP + 0x2000, OTHER_STACK, STACK_COPY_TOO_SHORT),
+            (0x7f00_1234_5678, OTHER_STACK, OTHER_STACK),
         ] {
             let error = ReadError::Invalid;
             let end =
                 End::<Infallible>::Step(StepError::Unreadable { addr: VirtAddr::new(addr), error });
-            assert_eq!(is_on_other_stack(&end, SP, 0x2000), is_other, "{addr:#x}");
+            assert_eq!(beyond_copy(&end, SP, 0x2000, false), word, "{addr:#x}");
+            assert_eq!(beyond_copy(&end, SP, 0x2000, true), word_if_full, "{addr:#x}");
         }
     }
 }
