@@ -325,7 +325,8 @@ impl Profile {
     pub fn functions(&self) -> Vec<FunctionSamples> {
         let tree = self.tree();
         let of_tree = tree.into_iter().flat_map(|tree| tree.frames.iter().zip(tree.totals()));
-        let functions = of_tree.filter(|(frame, _)| frame.kind != FrameKind::Note);
+        let functions =
+            of_tree.filter(|(frame, total)| frame.kind != FrameKind::Note && total.all > 0);
         let mut functions: Vec<_> = functions
             .map(|(frame, total)| FunctionSamples {
                 name: frame.name.clone(),

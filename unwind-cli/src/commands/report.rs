@@ -100,11 +100,11 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     no_inlined: bool,
 
-    /// Show native frames only, and no calls of Python
+    /// Show native frames only, and no calls of Python, JavaScript and WebAssembly
     #[arg(long, conflicts_with = "interpreted")]
     native: bool,
 
-    /// Show only the calls of Python, without the native frames between
+    /// Show only the calls of Python, JavaScript and WebAssembly, without the native frames between
     #[arg(long)]
     interpreted: bool,
 
@@ -236,7 +236,7 @@ fn output_error(path: &Path, error: WriteError) -> Failure {
 }
 
 impl ReportArgs {
-    /// Which frames are shown of stacks with calls of Python.
+    /// Which frames are shown of stacks with calls of interpreters.
     const fn calls(&self) -> InterpretedCalls {
         match (self.native, self.interpreted) {
             (true, _) => InterpretedCalls::Without,

@@ -57,6 +57,40 @@ pub(super) fn is_complete(stack: &[String]) -> bool {
     !stack.iter().any(|frame| frame.starts_with("[incomplete"))
 }
 
+/// A program with the names of an interpreter, of a version that is to come.
+const UNKNOWN: &str = "\
+unsigned long Py_Version = 0x03630000;
+char _PyRuntime[1 << 16], PyCode_Type[64], PyUnicode_Type[64];
+__attribute__((noinline)) long _PyEval_EvalFrameDefault(long rounds) {
+    volatile long sum = 0;
+    while (rounds--) sum += rounds;
+    return sum;
+}
+int main(void) { return _PyEval_EvalFrameDefault(300000000) == 1; }
+";
+
+#[test]
+fn a_version_of_python_that_is_not_known_is_told() {
+    let Some(compiler) = Compiler::find(&["-O1", "-rdynamic"]) else { return };
+    let folder = support::scratch("record_unknown_python");
+    let (source, program) = (folder.join("python3.99.c"), folder.join("python3.99"));
+    fs::write(&source, UNKNOWN).unwrap();
+    compiler.compile(&source, &program, &[]);
+    let data = folder.join("perf.data");
+    let mut command = recorder();
+    command
+        .args(["record", "--engine", "bpf", "-F", "999", "-o"])
+        .arg(&data)
+        .arg("--")
+        .arg(&program);
+    let told = text(&command.output().unwrap().stderr);
+    if told.contains("stacks cannot be walked in the kernel") {
+        return skip(&told);
+    }
+    let line = "unwind: frames of CPython 3.99 are not shown: this version is not known\n";
+    assert_eq!(told.matches(line).count(), 1, "{told}");
+}
+
 #[test]
 fn calls_of_python_stand_in_recordings_at_the_frames_that_execute_them() {
     let Some(python) = tool("python3") else { return };
@@ -119,6 +153,20 @@ fn calls_of_python_stand_in_recordings_at_the_frames_that_execute_them() {
     let count = |stacks: &[(Vec<String>, u64)]| stacks.iter().map(|(_, count)| count).sum::<u64>();
     assert_eq!((count(&native), count(&alone)), (count(&stacks), count(&stacks)));
     the_script_has_the_same(&data, &stacks);
+    let table = unwind(&["report", "--interpreted", data.to_str().unwrap()]);
+    let is_call = |line: &&str| line.contains(" (python: ") || line.contains("%  [no call of");
+    let table = text(&table.stdout);
+    let mut rows = table.lines().skip(1).take_while(|line| !line.is_empty());
+    assert!(rows.all(|line| is_call(&line)), "{table}");
+    let merged = data.with_file_name("merged.data");
+    let merge = unwind(&["merge", data.to_str().unwrap(), "-o", merged.to_str().unwrap()]);
+    assert_eq!((merge.status.code(), text(&merge.stderr)), (Some(0), String::new()));
+    let sorted = |data| {
+        let mut stacks = folded(data, &["--no-inlined"]);
+        stacks.sort();
+        stacks
+    };
+    assert_eq!(sorted(&merged), sorted(&data));
 }
 
 /// Checks that the script of a recording and an explanation of a sample have the calls of its report.

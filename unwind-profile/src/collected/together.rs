@@ -23,6 +23,7 @@ use crate::mapped::layout::Layout;
 use crate::mapped::names::Names;
 use crate::mapped::origin::Origin;
 use crate::recording::error::{PerfError, RecordingError};
+use crate::recording::events::Event;
 use crate::recording::pipeline::{Options, Summary};
 use crate::recording::reader::PerfReader;
 use crate::session::ledger::Ledger;
@@ -163,6 +164,10 @@ impl<'r> Together<'r> {
         (self.collectors, ended) =
             collect(self.collectors, reader, self.reading, beside, told.as_ref(), &origin);
         self.collectors.learn_events(reader.events());
+        if self.reading.off_cpu && !reader.events().all().iter().any(Event::is_of_waits) {
+            let path = escaped(path);
+            self.notices.add(format!("{path}: no waits are in it: see unwind record --off-cpu"));
+        }
         let seen = self.collectors.collectors();
         let seen: Vec<(Untrusted, Seen)> =
             seen.map(|(name, one)| (name.clone(), mem::take(&mut one.seen))).collect();

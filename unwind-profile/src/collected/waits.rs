@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use unwind_perf::record::{Attr, AttrFlags};
 
-use crate::engine::OFF_CPU;
 use crate::recording::events::{Event, Events};
 use crate::walks::shown::Shown;
 
@@ -28,7 +27,7 @@ impl WaitCounts {
     /// How many samples a wait stands for; `None` if the sample is not of a wait.
     pub(crate) fn count(&mut self, events: &Events, shown: &Shown) -> Option<u64> {
         let event = events.get(shown.held.event)?;
-        if event.name.as_bytes() != OFF_CPU.as_bytes() {
+        if !event.is_of_waits() {
             return None;
         }
         if !self.are_shown {
@@ -78,7 +77,7 @@ fn time_of(event: &Event, period: Option<u64>) -> Option<u64> {
 
 /// How many samples a second of running has.
 fn rate(events: &Events) -> u64 {
-    let running = events.all().iter().find(|event| is_of_running(event));
+    let running = events.all().iter().find(|event| !event.is_of_waits());
     let rate = running.and_then(|event| match event.attr {
         Attr { sample_period, format, .. } if format.flags.contains(AttrFlags::FREQ) => {
             Some(sample_period)
@@ -90,10 +89,6 @@ fn rate(events: &Events) -> u64 {
         _ => None,
     });
     rate.filter(|&rate| rate > 0).unwrap_or(USUAL_RATE)
-}
-
-fn is_of_running(event: &Event) -> bool {
-    event.name.as_bytes() != OFF_CPU.as_bytes()
 }
 
 #[cfg(test)]

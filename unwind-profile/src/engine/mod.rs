@@ -57,10 +57,6 @@ impl SampledEvent {
     }
 }
 
-/// The name of the event whose samples are taken when a CPU switches away from a thread. A
-/// sample's period is the time until the thread runs again, in nanoseconds.
-pub(crate) const OFF_CPU: &str = "offcpu-time";
-
 /// The place of that event among the events.
 pub(crate) const WAITS: usize = 1;
 

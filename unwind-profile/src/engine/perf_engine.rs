@@ -19,9 +19,8 @@ use crate::engine::attrs::{
 use crate::engine::perf_event::{EventRing, PerfEvent};
 use crate::engine::requested::Requested;
 use crate::engine::sampling::{CopySizes, Often, RingSize, Sampling, UserStacks, Whom};
-use crate::engine::{
-    CpuTime, Engine, EngineError, Found, OFF_CPU, SampledEvent, Shortfall, StoredRecord,
-};
+use crate::engine::{CpuTime, Engine, EngineError, Found, SampledEvent, Shortfall, StoredRecord};
+use crate::recording::events::OFF_CPU;
 
 /// What is done with each event that takes samples, and its place.
 type Each<'e> = dyn FnMut(BorrowedFd<'_>, usize) -> Result<(), EngineError> + 'e;

@@ -14,8 +14,8 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>, top: usize) -> io::Re
         .frames
         .iter()
         .zip(profile.totals())
-        // Samples that end in no function, as waits do, are a part of the whole.
-        .filter(|(frame, total)| frame.kind != FrameKind::Note || total.own > 0)
+        // Samples that end in no function, as waits do, are a part of the whole; what is not shown has none.
+        .filter(|(frame, total)| total.own > 0 || frame.kind != FrameKind::Note && total.all > 0)
         .collect();
     rows.sort_by_key(|(frame, total)| (Reverse((total.own, total.all)), &frame.name));
     writeln!(out, "    self   total  function")?;

@@ -207,7 +207,7 @@ impl KernelSymbols {
         }
         let first = self.lines.partition_point(|line| line.addr < last.addr);
         let found = self.lines.get(first..after)?.iter().filter_map(|line| self.symbol(line));
-        let last = found.filter(|symbol| symbol.module == module).last()?;
+        let last = found.rev().find(|symbol| symbol.module == module)?;
         Some((last.name, past))
     }
 }

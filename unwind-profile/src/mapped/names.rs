@@ -240,7 +240,10 @@ impl Names {
             Some((start, self.best_alias(&aliases)?))
         };
         let found = self.linkage_entry(&range.file, addr).or_else(|| named(addr));
-        let found = found.map(|(start, name)| (Rc::new(name), addr.wrapping_sub(start)));
+        // A handler returns to the first byte of its trampoline, which was not called.
+        let trampoline = || named(addr.wrapping_add(1)).filter(|(start, _)| *start > addr);
+        let found = found.or_else(|| range.file.is_trampoline(addr).then(trampoline)?);
+        let found = found.map(|(start, name)| (Rc::new(name), addr.saturating_sub(start)));
         if self.kept.len() >= MAX_KEPT {
             self.kept.clear();
             self.files.clear();

@@ -11,6 +11,10 @@ use unwind_target::Untrusted;
 use crate::recording::error::{Fault, PerfError};
 use crate::recording::event_name;
 
+/// The name of the event whose samples are taken when a CPU switches away from a thread. A
+/// sample's period is the time until the thread runs again, in nanoseconds.
+pub(crate) const OFF_CPU: &str = "offcpu-time";
+
 /// More events than a recording has.
 const MAX_EVENTS: usize = 1 << 14;
 
@@ -27,6 +31,11 @@ pub struct Event {
 }
 
 impl Event {
+    /// Whether its samples are of waits.
+    pub(crate) fn is_of_waits(&self) -> bool {
+        self.name.as_bytes() == OFF_CPU.as_bytes()
+    }
+
     /// The attr of the same event with whole call chains, `len` bytes long.
     pub(crate) fn merged_attr(&self, endian: Endian, len: u32, is_joined: bool) -> Vec<u8> {
         let mut bytes = self.attr_bytes.clone();

@@ -437,6 +437,8 @@ impl Display for Ledger {
             0 if self.guest.is_some() => {
                 writeln!(f, "{samples}: the recording ended before the guest was looked at")?
             }
+            // Of a file that is cut it is not known.
+            0 if self.lost_by_kernel.is_none() => writeln!(f, "{samples}")?,
             0 => writeln!(f, "{samples}: nothing that was recorded has run for long enough")?,
             _ => writeln!(f, "{samples}:")?,
         }
@@ -597,9 +599,9 @@ mod tests {
         for line in ["30 samples", "1    3.3 % complete", "3   10.0 % incomplete: no-row"] {
             assert!(text.contains(line), "{line}\n{text}");
         }
-        assert_eq!(
-            Ledger::new().to_string(),
-            "0 samples: nothing that was recorded has run for long enough\n"
-        );
+        let whole = Ledger { lost_by_kernel: Some(0), ..Ledger::new() };
+        let reason = "nothing that was recorded has run for long enough";
+        assert_eq!(whole.to_string(), format!("0 samples: {reason}\n"));
+        assert_eq!(Ledger::new().to_string(), "0 samples\n", "of a file that is cut");
     }
 }

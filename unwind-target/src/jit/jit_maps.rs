@@ -80,8 +80,8 @@ impl JitMaps {
             format!(
                 "functions of process {process} that are in no file have no names: there is neither {} \
                  nor a dump that it has mapped, and those of a container go with it; compilers write \
-                 one if told so, as node by --perf-basic-prof, Java by -XX:+DumpPerfMapAtExit and \
-                 Python by -X perf",
+                 one if told so, as node by --perf-basic-prof, and Java by \
+                 -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit",
                 escaped(&path)
             )
         })

@@ -216,7 +216,7 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     trust_fp: bool,
 
-    /// Print the ledger as JSON on standard output
+    /// Print the ledger as JSON on standard output, after what the command prints there
     #[arg(long)]
     json: bool,
 
@@ -383,6 +383,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         off_cpu: args.off_cpu,
         ring: ring_size(args),
         whom,
+        notices: notices::all().clone(),
     };
     let files = Files {
         path: args.output.clone(),

@@ -175,8 +175,8 @@ impl TimeLine {
         let Timed { time, count, length, .. } = sample;
         let steps = self.span(length).saturating_add(1).min(SPANS).min(count).max(1);
         let part = |of: u64, step: u64| {
-            let part = u128::from(of).saturating_mul(step.into()) / u128::from(steps);
-            u64::try_from(part).unwrap_or(of)
+            let part = u128::from(of).saturating_mul(step.into()).checked_div(steps.into());
+            part.and_then(|part| u64::try_from(part).ok()).unwrap_or(of)
         };
         for step in 1..=steps {
             let count = part(count, step).saturating_sub(part(count, step.saturating_sub(1)));
