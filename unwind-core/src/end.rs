@@ -52,7 +52,7 @@ impl<E: TableError> End<E> {
     /// | 4 | [`NoRow`](Self::NoRow) |
     /// | 5 | [`NotWalkable`](Self::NotWalkable) |
     /// | 6 | [`Table`](Self::Table) |
-    /// | 33 to 46 | [`Step`](Self::Step): 32 more than the error's [code](StepError::code) |
+    /// | 33 to 47 | [`Step`](Self::Step): 32 more than the error's [code](StepError::code) |
     #[must_use]
     pub const fn code(&self) -> u8 {
         match self {

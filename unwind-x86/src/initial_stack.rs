@@ -53,11 +53,11 @@ fn find_vector<M: Memory>(words: &mut Words<'_, M>, slot: VirtAddr) -> Option<u6
 /// Whether the vector has the types that each process has. What comes after them is not looked at: a walk of start-up
 /// code without a row asks for this each time.
 fn has_required<M: Memory>(first: u64, words: &mut Words<'_, M>) -> bool {
-    let mut missing = REQUIRED.len();
+    let mut missing = REQUIRED.map(Some);
     let mut next = Some(first);
     while let Some(kind) = next.filter(|kind| *kind != 0 && *kind < TYPES_END) {
-        missing = missing.saturating_sub(usize::from(REQUIRED.contains(&kind)));
-        if missing == 0 {
+        missing = missing.map(|it| it.filter(|required| *required != kind));
+        if missing.iter().all(Option::is_none) {
             return true;
         }
         // After its value.
@@ -130,7 +130,8 @@ mod tests {
         for word in [WordSize::Four, WordSize::Eight] {
             assert!(is_initial(&WHOLE, word));
             // Each of what makes it one.
-            for (at, other) in [(0, 5000), (0, 3), (3, 1), (6, SLOT), (10, 4), (12, 10), (8, 1025)]
+            for (at, other) in
+                [(0, 5000), (0, 3), (3, 1), (6, SLOT), (10, 4), (12, 10), (12, 3), (8, 1025)]
             {
                 let mut words = WHOLE;
                 words[at] = other;

@@ -8,7 +8,7 @@ use core::fmt;
 use core::iter::FusedIterator;
 
 use crate::addr::{FramePc, VirtAddr};
-use crate::arch::Arch;
+use crate::arch::{ADDRESSES_START, Arch};
 use crate::end::End;
 use crate::memory::{Memory, ReadError};
 use crate::origin::Origin;
@@ -399,7 +399,7 @@ where
     }
 
     /// Ends the stack at a slot that has a zero, unless a return address is beside it: up to
-    /// [`WORDS_ABOVE_ZERO`] above, or just below, on the stack of a frame with this stack pointer. Memory there
+    /// [`WORDS_ABOVE_ZERO`] above, or one word below it, if that is not below `sp`. Memory there
     /// that may come is an error.
     ///
     /// The slot below is looked at for rows that are wrong by one. Below that are what the frame
@@ -474,10 +474,6 @@ where
         }
     }
 }
-
-/// Where addresses of code begin, at the lowest: what is below, and is in the place of a return
-/// address, may be the number of arguments of a program.
-const ADDRESSES_START: u64 = 1 << 16;
 
 /// How far above a return address of zero a walk looks for one that is not: an ordinary frame.
 const WORDS_ABOVE_ZERO: u64 = 64;

@@ -27,7 +27,7 @@
 typedef struct {
   // 1: the outermost frame, by its table. 2: the outermost frame, whose return address is
   // zero. 3: no room for more, or 1,024 frames, which end each walk. 4: nothing tells of the
-  // code. 5: not walkable. 6: a malformed table. 33 to 46: a step failed. Numbers stay the same
+  // code. 5: not walkable. 6: a malformed table. 33 to 47: a step failed. Numbers stay the same
   // in later versions.
   uint8_t code;
   // The addresses are all frames up to the outermost one, by its table, and no guess led
