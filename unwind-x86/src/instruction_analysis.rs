@@ -203,10 +203,11 @@ impl Code<'_> {
 
     /// What follows `lea reg, [rsp + slot]`.
     fn after_lea_of_cfa<'b>(&self, code: &'b [u8]) -> Option<&'b [u8]> {
-        let (_, code) = self.rex(code)?;
+        let (rex, code) = self.rex(code)?;
         match code {
+            // Without the bits of other bases and indices.
             [0x8d, modrm, 0x24, n, rest @ ..]
-                if modrm & 0xc7 == 0x44 && i32::from(*n) == self.slot() =>
+                if rex & 3 == 0 && modrm & 0xc7 == 0x44 && i32::from(*n) == self.slot() =>
             {
                 Some(rest)
             }
@@ -419,6 +420,10 @@ impl Code<'_> {
     /// `lea rsp, [reg + n]`, and what follows.
     fn exit_lea<'b>(&self, exit: &mut Exit, code: &'b [u8]) -> Option<&'b [u8]> {
         let (rex, code) = self.rex(code)?;
+        // With the other bit it is a lea of r12.
+        if rex & 4 != 0 {
+            return None;
+        }
         let (modrm, n, rest) = match code {
             // The encodings with the stack pointer's number are longer.
             [0x8d, modrm @ (0x60..=0x63 | 0x65..=0x67), n, rest @ ..] => {

@@ -246,6 +246,30 @@ fn an_entry_of_a_lazy_linkage_table_has_its_rows() {
 }
 
 #[test]
+fn an_address_that_is_made_of_r12_or_for_it_is_not_the_stack_pointers() {
+    for (lea_of_rsp, lea_of_r12, fp) in [
+        (&[0x48, 0x8d, 0x65, 0xf0, 0x5d, 0xc3][..], &[0x4c, 0x8d, 0x65, 0xf0, 0x5d, 0xc3][..], -16),
+        (
+            &[0x48, 0x8d, 0x65, 0xf0, 0x5b, 0x5d, 0xc3],
+            &[0x4d, 0x8d, 0x65, 0xf0, 0x5b, 0x5d, 0xc3],
+            -16,
+        ),
+    ] {
+        let of_rsp = row_64(0x40_1010, lea_of_rsp, 0).unwrap();
+        assert!(matches!(of_rsp.cfa(), CfaRule::Register(BaseReg::Fp, at) if at > fp), "{of_rsp}");
+        assert_eq!(row_64(0x40_1010, lea_of_r12, 0), None);
+    }
+    // lea r10, [rsp + 8]; and rsp, -32 is the begin of a frame; with r12 for rsp it is none.
+    let realigns = [0x4c, 0x8d, 0x54, 0x24, 0x08, 0x48, 0x83, 0xe4, 0xe0];
+    assert!(row_64(0x40_1010, &realigns, 0).is_some());
+    for rex in [0x4d, 0x4e] {
+        let mut other = realigns;
+        other[0] = rex;
+        assert_eq!(row_64(0x40_1010, &other, 0), None, "{rex:#x}");
+    }
+}
+
+#[test]
 fn a_function_that_tells_32_bit_code_its_address_has_its_rows() {
     for reg in [0x04, 0x0c, 0x14, 0x1c, 0x34, 0x3c] {
         let code = [0x8b, reg, 0x24, 0xc3]; // mov reg, [esp]; ret
