@@ -49,6 +49,17 @@ fn u6_what_a_signal_interrupted_is_found_by_any_instructions_of_the_trampoline()
 }
 
 /// The frames by a method, and whether they are all.
+#[test]
+fn u3_a_function_that_asks_for_a_larger_stack_has_its_callers() {
+    let flags = &["-O1", "-fomit-frame-pointer", "-fno-pie", "-no-pie"];
+    let Some(program) = compile("u3_stack_check", "stack_check.c", flags) else { return };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &[]);
+    let expected = ["grows", "caml_call_realloc_stack", "function", "calls", "main"];
+    assert!(functions_to_main(&report).ends_with(&expected), "{report:#}");
+    assert_eq!(threads(&report)[0]["end"]["complete"], true, "{report:#}");
+}
+
 fn frames_by(target: &Target, method: &str) -> (Vec<String>, bool) {
     let report = report_of(target, &["--method", method]);
     let [thread] = threads(&report) else { panic!("{report:#}") };

@@ -13,8 +13,9 @@
 //! | [`paging`] | a guest's memory, through its page tables |
 //! | [`RemoteSframe`] | rows from SFrame tables in the target's own memory |
 //! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
+//! | [`StackCheck`] | rows of the code by which OCaml 5 asks for a larger stack |
 //! | [`StackSwitches`] | rows of functions that call on another stack, as those of Go's runtime |
-//! | [`UnrecordedPushes`] | rows of 32-bit code that has pushed registers without call frame information |
+//! | [`UnrecordedPushes`] | rows of code that has pushed something without call frame information |
 //! | [`WildCalls`] | rows of frames where there is no code, as after a call through a null pointer |
 //! | [`lbr`] | call stacks that the CPU records: saved, restored, stitched, joined with walks |
 //!
@@ -63,6 +64,7 @@ mod remote_sframe;
 mod segment;
 mod sframe_source;
 mod sigreturn;
+mod stack_check;
 mod stack_switch;
 mod thread_start;
 mod trampoline;
@@ -79,6 +81,7 @@ pub use proven_frames::{FrameProof, FunctionBounds, ProvenFrames};
 pub use remote_sframe::{RemoteSframe, RemoteSframeError, SframeScratch};
 pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selector};
 pub use sframe_source::{SframeModule, SframeSource};
+pub use stack_check::StackCheck;
 pub use stack_switch::{
     StackSwitchError, StackSwitches, SwitchingFunction, SwitchingFunctions, WayBack,
 };

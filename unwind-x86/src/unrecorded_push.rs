@@ -1,4 +1,4 @@
-//! 32-bit code that has pushed registers, of which its call frame information says nothing.
+//! Code that has pushed something of which its call frame information says nothing.
 
 use unwind_core::{
     BaseReg, CfaRule, FrameContext, FramePc, Memory, Origin, RegRule, RegisterRules, Row, RowKey,
@@ -7,6 +7,8 @@ use unwind_core::{
 
 use crate::code::Window;
 use crate::ia32::{Ia32, Ia32Regs};
+use crate::stack_check::{self, StackCheck};
+use crate::x86_64::{X86_64, X86_64Regs};
 
 /// The rows of another source, but where the instructions up to a `ret` prove that the return
 /// address is further up the stack than the row says.
@@ -18,6 +20,9 @@ use crate::ia32::{Ia32, Ia32Regs};
 /// but moves between registers and memory that is not on the stack, moves from memory, sums of
 /// registers, copies of memory and `pop`, up to a `ret`, then this is where they get to, and the
 /// word that the `ret` takes is the return address. All other rows are those of the other source.
+///
+/// In 64-bit code they are those of a [`StackCheck`]. The code of a frame that was interrupted is looked at alone, as that of the
+/// callers of `caml_call_realloc_stack` is by OCaml's call frame information.
 #[derive(Clone, Copy, Debug)]
 pub struct UnrecordedPushes<S> {
     source: S,
@@ -29,7 +34,7 @@ const SLOT: i32 = 4;
 /// How much code is looked at.
 const CODE: usize = 96;
 
-impl<S: RowSource<Ia32>> UnrecordedPushes<S> {
+impl<S> UnrecordedPushes<S> {
     /// The rows of `source`, but for such code.
     #[must_use]
     pub const fn new(source: S) -> Self {
@@ -81,6 +86,69 @@ impl<S: RowSource<Ia32>> RowSource<Ia32> for UnrecordedPushes<S> {
             Some(row) if proved(&row, frame, mem).is_some() => Ok(None),
             _ => self.source.register_rules(frame, mem),
         }
+    }
+
+    fn generation(&self) -> u64 {
+        self.source.generation()
+    }
+
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        self.source.row_key(addr)
+    }
+}
+
+/// The row of a frame that was interrupted in a check of the stack.
+#[inline(never)]
+fn in_check<S: RowSource<X86_64>, M: Memory>(
+    source: &mut S,
+    row: &Row,
+    frame: &FrameContext<'_, X86_64Regs>,
+    mem: &mut M,
+) -> Option<Row> {
+    let CfaRule::Register(BaseReg::Sp, _) = row.cfa() else { return None };
+    // Of a frame that was interrupted it is the pc, whose code goes with it where rows are kept.
+    let pc = frame.lookup_addr();
+    let before = Window::<{ stack_check::LONGEST }>::before(pc, mem);
+    let after = Window::<{ stack_check::LONGEST }>::after(pc, mem);
+    let mut code = [0; stack_check::LONGEST.wrapping_mul(2)];
+    let bytes = before.bytes().iter().chain(after.bytes());
+    let len = bytes.clone().count();
+    code.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    let start = pc.checked_sub(u64::try_from(before.bytes().len()).ok()?)?;
+    let mut found = StackCheck::all(start.get(), code.get(..len)?);
+    let check = found.find(|check| check.code.contains(&pc.get()))?;
+    let to = FramePc::Exact(VirtAddr::new(check.start));
+    let at_start = FrameContext::new(to, frame.sp(), frame.fp(), frame.registers());
+    let mut rows = check.rows(&source.row(&at_start, mem).ok()??)?.into_iter();
+    rows.find(|(code, _)| code.contains(&pc.get())).map(|(_, row)| row)
+}
+
+impl<S: RowSource<X86_64>> RowSource<X86_64> for UnrecordedPushes<S> {
+    type Error = S::Error;
+
+    #[inline]
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, S::Error> {
+        let mut found = self.source.row(frame, mem);
+        if frame.is_interrupted() {
+            if let Ok(Some(row)) = &mut found {
+                if let Some(real) = in_check(&mut self.source, row, frame, mem) {
+                    *row = real;
+                }
+            }
+        }
+        found
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, S::Error> {
+        self.source.register_rules(frame, mem)
     }
 
     fn generation(&self) -> u64 {

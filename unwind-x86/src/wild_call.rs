@@ -1,10 +1,8 @@
 //! Calls through pointers that lead to no code.
 
-use core::convert::Infallible;
-
 use unwind_core::{
-    Arch, BaseReg, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, RegRule, Registers,
-    ReturnAddresses, Row, RowSource, VirtAddr, WordSize,
+    Arch, BaseReg, CfaRule, DwarfReg, FrameContext, Memory, Origin, RegRule, RegisterRules,
+    Registers, ReturnAddresses, Row, RowSource, VirtAddr, WordSize,
 };
 
 use crate::call::follows_call;
@@ -12,17 +10,21 @@ use crate::code::Window;
 use crate::ia32::{Ia32, Ia32Regs};
 use crate::x86_64::{X86_64, X86_64Regs};
 
-/// A source of the row of a frame that was interrupted where there is no code, as a program that has called a
-/// null pointer: the word at the stack pointer is the return address, if a call comes before it.
+/// The rows of a source that reads instructions, for frames in code, and the rows of frames that were interrupted
+/// where there is none, as in a program that has called a null pointer: the word at the stack pointer is the return
+/// address, if a call comes before it.
 ///
 /// Nothing was executed since the call, so its operand, a register or memory, still is where the frame
-/// stands. That proves the row, but where a `ret` may have led there: it would have left this address below the stack
-/// pointer, which both ABIs have at a multiple of 16 bytes then, and a word below one after a call. Other rows are
-/// [guesses](Row::is_guess): the function that was called may have jumped there. `code` says where there is code.
+/// stands, and the stack pointer is one word below a multiple of 16, as both ABIs have it after a call. Both together prove
+/// the row. Otherwise it is a [guess](Row::is_guess): a function that was called may have jumped or returned there.
+/// In code that does not align its stack such a `ret` can look like a call; of 32-bit code, where that is usual, the word
+/// below the stack pointer, which a `ret` has read, must not be the pc either.
+///
+/// `code` says where there is code. What the source would read elsewhere are data, which prove nothing.
 ///
 /// ```
 /// use unwind_core::{ReturnAddresses, SliceMemory, VirtAddr, Walker};
-/// use unwind_x86::{FramePointers, WildCalls, X86_64, X86_64Regs};
+/// use unwind_x86::{InstructionAnalysis, WildCalls, X86_64, X86_64Regs};
 ///
 /// struct Code;
 /// impl ReturnAddresses for Code {
@@ -34,28 +36,34 @@ use crate::x86_64::{X86_64, X86_64Regs};
 /// // `call *%rax`, which 0x1002 follows, and a stack with that return address.
 /// let mut bytes = [0; 0x40];
 /// bytes[..2].copy_from_slice(&[0xff, 0xd0]);
-/// bytes[0x18..0x20].copy_from_slice(&7_u64.to_le_bytes());
-/// bytes[0x20..0x28].copy_from_slice(&0x1002_u64.to_le_bytes());
+/// bytes[0x28..0x30].copy_from_slice(&0x1002_u64.to_le_bytes());
 /// let mut memory = SliceMemory::new(VirtAddr::new(0x1000), &bytes);
 ///
 /// let mut registers = [0; 16];
-/// registers[7] = 0x1020; // rsp; rax is zero, and so is the pc
-/// let mut walker = Walker::new(X86_64::FOUR_LEVEL, WildCalls::new(Code));
+/// registers[7] = 0x1028; // rsp; rax is zero, and so is the pc
+/// let rows = WildCalls::new(Code, InstructionAnalysis);
+/// let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows);
 /// let mut frames = walker.frames(X86_64Regs::from_all(0, registers), &mut memory);
 /// let caller = frames.nth(1).unwrap();
 /// assert_eq!(caller.pc.addr(), VirtAddr::new(0x1002));
 /// assert!(!caller.provenance.is_after_gap());
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct WildCalls<C> {
+pub struct WildCalls<C, S> {
     code: C,
+    source: S,
 }
 
-impl<C: ReturnAddresses> WildCalls<C> {
-    /// The rows of frames at addresses that are no code.
+impl<C: ReturnAddresses, S> WildCalls<C, S> {
+    /// The rows of `source`, and those of frames at addresses that have no code.
     #[must_use]
-    pub const fn new(code: C) -> Self {
-        Self { code }
+    pub const fn new(code: C, source: S) -> Self {
+        Self { code, source }
+    }
+
+    /// Whether a frame was interrupted where there is no code.
+    fn is_wild<R>(&mut self, frame: &FrameContext<'_, R>) -> bool {
+        frame.is_interrupted() && !self.code.is_code(frame.lookup_addr())
     }
 
     fn row_of<A: Arch, M: Memory>(
@@ -64,13 +72,7 @@ impl<C: ReturnAddresses> WildCalls<C> {
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Option<Row> {
-        if !frame.is_interrupted() {
-            return None;
-        }
-        let FramePc::Exact(pc) = frame.pc() else { return None };
-        if self.code.is_code(pc) {
-            return None;
-        }
+        let pc = frame.lookup_addr();
         let (registers, sp) = (frame.registers()?, frame.sp());
         let ra = mem.read_word(arch.stack_addr(sp), A::WORD).ok()?;
         let ra = arch.code_addr(ra)?;
@@ -82,38 +84,70 @@ impl<C: ReturnAddresses> WildCalls<C> {
             (CfaRule::Register(BaseReg::Sp, size), RegRule::Offset(size.wrapping_neg()));
         let row = Row::new(cfa, ra_at, RegRule::SameValue).with_origin(Origin::Instructions);
         let sp_before = A::WORD.offset(sp, size)?;
-        let may_have_returned = sp_before % 16 != 0
-            && A::WORD.offset(sp, size.wrapping_neg()).is_none_or(|below| {
-                let below = mem.read_word(arch.stack_addr(below), A::WORD);
-                below.is_ok_and(|word| arch.code_addr(word) == Some(pc))
-            });
+        let below = A::WORD.offset(sp, size.wrapping_neg());
+        let mut is_left_by_ret = || {
+            let below = below.map(|below| mem.read_word(arch.stack_addr(below), A::WORD));
+            !matches!(below, Some(Ok(word)) if arch.code_addr(word) != Some(pc))
+        };
+        let may_have_returned =
+            sp_before % 16 != 0 || A::WORD == WordSize::Four && is_left_by_ret();
         let call = IndirectCall { arch, registers, sp_before, ra };
         let is_proved = !may_have_returned && call.leads_to(pc, mem);
         Some(if is_proved { row } else { row.with_guess() })
     }
 }
 
-impl<C: ReturnAddresses> RowSource<X86_64> for WildCalls<C> {
-    type Error = Infallible;
+impl<C: ReturnAddresses, S: RowSource<X86_64>> RowSource<X86_64> for WildCalls<C, S> {
+    type Error = S::Error;
 
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
-    ) -> Result<Option<Row>, Infallible> {
-        Ok(self.row_of(&X86_64::FIVE_LEVEL, frame, mem))
+    ) -> Result<Option<Row>, S::Error> {
+        match self.is_wild(frame) {
+            true => Ok(self.row_of(&X86_64::FIVE_LEVEL, frame, mem)),
+            false => self.source.row(frame, mem),
+        }
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, S::Error> {
+        if self.is_wild(frame) { Ok(None) } else { self.source.register_rules(frame, mem) }
+    }
+
+    fn generation(&self) -> u64 {
+        self.source.generation()
     }
 }
 
-impl<C: ReturnAddresses> RowSource<Ia32> for WildCalls<C> {
-    type Error = Infallible;
+impl<C: ReturnAddresses, S: RowSource<Ia32>> RowSource<Ia32> for WildCalls<C, S> {
+    type Error = S::Error;
 
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, Ia32Regs>,
         mem: &mut M,
-    ) -> Result<Option<Row>, Infallible> {
-        Ok(self.row_of(&Ia32::FLAT, frame, mem))
+    ) -> Result<Option<Row>, S::Error> {
+        match self.is_wild(frame) {
+            true => Ok(self.row_of(&Ia32::FLAT, frame, mem)),
+            false => self.source.row(frame, mem),
+        }
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Ia32Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, S::Error> {
+        if self.is_wild(frame) { Ok(None) } else { self.source.register_rules(frame, mem) }
+    }
+
+    fn generation(&self) -> u64 {
+        self.source.generation()
     }
 }
 
@@ -206,9 +240,12 @@ impl<A: Arch> IndirectCall<'_, A> {
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "tests")]
 mod tests {
-    use unwind_core::SliceMemory;
+    use core::convert::Infallible;
+
+    use unwind_core::{FramePc, SliceMemory};
 
     use super::*;
+    use crate::instruction_analysis::InstructionAnalysis;
 
     struct Code;
 
@@ -219,12 +256,16 @@ mod tests {
     }
 
     const PC: u64 = 0x123_4560;
-    /// As after a `ret`.
-    const SP: u64 = 0x2040;
+    /// As after a call.
+    const SP: u64 = 0x2048;
 
     /// The row of a frame at `pc` whose return address follows `call`. Of the registers in the order of the DWARF
     /// numbers, of which the seventh is the stack pointer, and of words at addresses above 0x2000.
     fn row(call: &[u8], registers: [u64; 16], words: &[(u64, u64)]) -> Option<Row> {
+        row_at(PC, call, registers, words)
+    }
+
+    fn row_at(pc: u64, call: &[u8], registers: [u64; 16], words: &[(u64, u64)]) -> Option<Row> {
         let mut bytes = [0x90; 0x1200];
         let (ra, sp) = (0x1080_u64, registers[7]);
         bytes[0x80 - call.len()..0x80].copy_from_slice(call);
@@ -233,11 +274,14 @@ mod tests {
             bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
         }
         let mut mem = SliceMemory::new(VirtAddr::new(0x1000), &bytes);
-        let registers = X86_64Regs::from_all(PC, registers);
-        let pc = FramePc::Exact(VirtAddr::new(PC));
+        let registers = X86_64Regs::from_all(pc, registers);
+        let pc = FramePc::Exact(VirtAddr::new(pc));
         let frame = FrameContext::new(pc, sp, registers.fp(), Some(&registers));
-        let row: Result<_, Infallible> =
-            RowSource::<X86_64>::row(&mut WildCalls::new(Code), &frame, &mut mem);
+        let row: Result<_, Infallible> = RowSource::<X86_64>::row(
+            &mut WildCalls::new(Code, InstructionAnalysis),
+            &frame,
+            &mut mem,
+        );
         row.unwrap()
     }
 
@@ -289,18 +333,27 @@ mod tests {
     #[test]
     fn a_return_to_no_code_and_a_frame_in_code_are_no_calls() {
         let call: &[u8] = &[0xff, 0xd0];
-        assert!(!is_proved(row(call, with(0, PC), &[(SP - 8, PC)])), "ret leaves the word below");
-        let mut called = with(0, PC);
-        called[7] = SP + 8;
-        assert!(is_proved(row(call, called, &[(SP, PC)])), "no ret leaves the stack so");
+        assert!(is_proved(row(call, with(0, PC), &[(SP - 8, PC)])), "what is left below is chance");
+        // A jump of a function that has its frame, or a ret.
+        let mut elsewhere = with(0, PC);
+        elsewhere[7] = SP - 8;
+        assert!(!is_proved(row(call, elsewhere, &[])), "no call leaves the stack so");
         assert!(row(&[0x90; 8], with(0, PC), &[]).is_none(), "no call comes before");
         assert!(row(call, with(0, PC), &[(SP, 0x3000)]).is_none(), "that leads to no code");
+        // What is data where the pc is may look like pop; ret, and proves nothing.
+        let data: &[(u64, u64)] = &[(0x2100, 0xc358), (SP + 8, 0x1081)];
+        let at_data = with(0, 0x2100);
+        assert!(is_proved(row_at(0x2100, call, at_data, data)));
+        assert!(row_at(0x2100, &[0x90; 8], at_data, data).is_none());
         let registers = X86_64Regs::from_all(0x1010, with(0, 0x1010));
         let mut mem = SliceMemory::new(VirtAddr::new(SP), &[0x80, 0x10, 0, 0, 0, 0, 0, 0]);
         for pc in [FramePc::Exact(VirtAddr::new(0x1010)), FramePc::Return(VirtAddr::new(PC))] {
             let frame = FrameContext::new(pc, SP, None, Some(&registers));
-            let found: Result<_, Infallible> =
-                RowSource::<X86_64>::row(&mut WildCalls::new(Code), &frame, &mut mem);
+            let found: Result<_, Infallible> = RowSource::<X86_64>::row(
+                &mut WildCalls::new(Code, InstructionAnalysis),
+                &frame,
+                &mut mem,
+            );
             assert!(found.unwrap().is_none(), "{pc:?}");
         }
     }

@@ -251,6 +251,22 @@ fn u3_the_kernel_walks_from_stack_to_stack_by_expressions() {
 }
 
 #[test]
+fn u3_a_function_that_asks_for_a_larger_stack_has_its_callers() {
+    let flags = &["-O1", "-fomit-frame-pointer", "-fno-pie", "-no-pie"];
+    let Some(program) = support::compile("in_kernel_stack_check", "stack_check.c", flags) else {
+        return;
+    };
+    let Some(ledger) = walked(&program, &["-F", "999"], &["runs"]) else { return };
+    // Until there is a table stacks are copied, and walked by the same rules.
+    check_share(&ledger, 100, 98, &["executed-another"]);
+    let expected = ["grows", "caml_call_realloc_stack", "function", "calls", "main"];
+    let stacks = stacks(&program.with_file_name("perf.data"));
+    let grows = with(&stacks, "grows");
+    let whole = grows.iter().filter(|stack| own(stack, &expected) == expected).count();
+    assert!(whole > 200 && whole * 100 >= grows.len() * 98, "{whole} of {}: {ledger}", grows.len());
+}
+
+#[test]
 fn u3_the_kernel_walks_from_stack_to_stack_by_a_register_that_calls_preserve() {
     let expected = [
         "end",

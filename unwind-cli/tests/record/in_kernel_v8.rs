@@ -91,7 +91,11 @@ fn check_trampolines(stacks: &Folded) {
     for (stack, _) in stacks.iter().filter(|(stack, _)| is_complete(stack)) {
         let mut pairs = stack.windows(2);
         let lacks = pairs.any(|pair| {
-            pair[0] == "Builtins_InterpreterEntryTrampoline" && call(&pair[1]).is_none()
+            // One that was interrupted before its frame stood has not begun to execute a call.
+            let is_innermost = pair[1].ends_with("_[k]");
+            pair[0] == "Builtins_InterpreterEntryTrampoline"
+                && call(&pair[1]).is_none()
+                && !is_innermost
         });
         assert!(!lacks || stack.iter().any(|frame| is_mark(frame)), "{stack:?}");
     }

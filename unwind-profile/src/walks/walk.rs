@@ -132,6 +132,7 @@ impl SampleWalker {
         let proven = ProvenRows { space, known: &mut self.proofs, told };
         let source = RowSource::<X86_64>::or(source, proven);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
+        let source = UnrecordedPushes::new(source);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
         let walker = Walker::new(arch, source).cache_by_key(rows, keys);
         let walker = walker.fallback(self.frame_pointers);

@@ -4,12 +4,14 @@ use object::Endianness;
 use object::elf;
 use sframe::{CfiAbi, CompactBuilder, WriteError};
 use unwind_core::{CfaRule, RegRule, Row, WordSize};
-use unwind_x86::LinkageRows;
+use unwind_x86::{LinkageRows, StackCheck};
 
 use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
+use crate::rows::call_frame_rows::CallFrameRows;
 use crate::rows::call_frames::FrameSections;
 use crate::rows::stack_switches::{FileSwitches, SwitchNames, end_of_goroutines};
+use crate::symbols::data::functions_named;
 
 /// Why a file has no compact table.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +44,9 @@ pub fn compact_table(file: &ElfFile) -> Result<Option<Vec<u8>>, CompactTableErro
     };
     let mut builder = CompactBuilder::new();
     add_goroutines(&mut builder, file).map_err(CompactTableError::Write)?;
+    if abi == CfiAbi::X86_64 {
+        add_stack_checks(&mut builder, file).map_err(CompactTableError::Write)?;
+    }
     let frames = FrameSections::read(file)?;
     if let Some(frames) = &frames {
         let len = frames.list.iter().fold(0, |sum: usize, it| sum.saturating_add(it.bytes.len()));
@@ -75,6 +80,27 @@ pub fn compact_table(file: &ElfFile) -> Result<Option<Vec<u8>>, CompactTableErro
     }
     let (image, _) = builder.finish().map_err(CompactTableError::Write)?;
     Ok(Some(image))
+}
+
+/// What OCaml's call frame information says otherwise: where functions ask for a larger stack.
+fn add_stack_checks(builder: &mut CompactBuilder, file: &ElfFile) -> Result<(), WriteError> {
+    const ASKS: [&[u8]; 1] = [b"caml_call_realloc_stack"];
+    if !matches!(functions_named(file, &ASKS), Ok([Some(_)])) {
+        return Ok(());
+    }
+    let rows = CallFrameRows::new(file);
+    for section in file.sections().unwrap_or_default() {
+        if !section.executable {
+            continue;
+        }
+        let code = file.section_bytes(Part::Memory, section).unwrap_or_default();
+        for check in StackCheck::all(section.addr, &code) {
+            let at_start = rows.row(file, check.start).ok().flatten();
+            let real = at_start.and_then(|row| check.rows(&row)).into_iter().flatten();
+            real.into_iter().try_for_each(|(code, row)| builder.add(code, &row))?;
+        }
+    }
+    Ok(())
 }
 
 /// What Go's tables do not tell: where the stack of a goroutine ends, and which functions call on another one. The

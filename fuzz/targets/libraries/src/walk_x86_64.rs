@@ -51,8 +51,8 @@ pub(crate) fn run(data: &[u8]) {
         let text = VirtAddr::new(PLACES.code)..VirtAddr::new(PLACES.code + 0x4000);
         modules.add(Module { text, table }).unwrap();
     }
-    let rows = SframeSource::new(&modules).or(SignalTrampolines).or(InstructionAnalysis);
-    let rows = rows.or(WildCalls::new(FirstHalf));
+    let rows = SframeSource::new(&modules).or(SignalTrampolines);
+    let rows = rows.or(WildCalls::new(FirstHalf, InstructionAnalysis));
     let mut walker = Walker::new(arch, rows).max_frames(max_frames);
     if let Some(end) = stack_end {
         walker = walker.stack_end(end);

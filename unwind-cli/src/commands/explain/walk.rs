@@ -20,12 +20,12 @@ use unwind_target::target::Target;
 use unwind_target::target::registers::{CodeMode, UserRegisters};
 use unwind_x86::{
     Ia32, InstructionAnalysis, LinkageEntries, ProvenFrames, SignalTrampolines, StackSwitches,
-    WildCalls, X86_64,
+    UnrecordedPushes, WildCalls, X86_64,
 };
 
 use crate::commands::explain::recorded_code::{DumpRows, SampledBounds, SampledV8};
 use crate::commands::explain::watched::{
-    Event, Log, Source, Watched, WatchedCode, WatchedMemory, WatchedPushes, WatchedSwitches,
+    Event, Log, Source, Watched, WatchedAround, WatchedCode, WatchedMemory, WatchedSwitches,
 };
 
 /// One frame, and how it was left.
@@ -79,8 +79,7 @@ pub(super) fn walk(
     // Of a sample it is not known where there is no code.
     let everywhere = std::slice::from_ref(&(0..u64::MAX));
     let known = if space.is_some() { everywhere } else { &ranges };
-    let wild = WildCalls::new(Code::new(known, &target.mappings));
-    let wild = Watched::new(wild, Source::WildCall, &log);
+    let known = Code::new(known, &target.mappings);
     let dump = Watched::new(DumpRows(space), Source::Dump, &log);
     let v8 = Watched::new(SampledV8(space), Source::FramePointer, &log);
     let fallback = Watched::new(GUESS, Source::FramePointer, &log);
@@ -92,9 +91,12 @@ pub(super) fn walk(
             let source = RowSource::<X86_64>::or(source, start);
             let source = RowSource::<X86_64>::or(source, trampolines);
             let source = RowSource::<X86_64>::or(source, v8);
-            let source = RowSource::<X86_64>::or(source, proven);
-            let source = RowSource::<X86_64>::or(source, instructions);
-            let source = RowSource::<X86_64>::or(source, wild);
+            let by_code = RowSource::<X86_64>::or(proven, instructions);
+            let by_code = WildCalls::new(known, by_code);
+            let by_code = WatchedAround::new(by_code, Source::WildCall, &log);
+            let source = RowSource::<X86_64>::or(source, by_code);
+            let source = UnrecordedPushes::new(source);
+            let source = WatchedAround::new(source, Source::Pushes, &log);
             let switches = TargetSwitches { modules: &target.modules, names: switches };
             let source = StackSwitches::new(switches, source).thread_pointer(regs.fs_base);
             let source = WatchedSwitches::new(source, &log);
@@ -105,10 +107,12 @@ pub(super) fn walk(
         Some(CodeMode::Ia32) => {
             let source = RowSource::<Ia32>::or(call_frames, start);
             let source = RowSource::<Ia32>::or(source, trampolines);
-            let source = RowSource::<Ia32>::or(source, proven);
-            let source = RowSource::<Ia32>::or(source, instructions);
-            let source = RowSource::<Ia32>::or(source, wild);
-            let source = WatchedPushes::new(source, &log);
+            let by_code = RowSource::<Ia32>::or(proven, instructions);
+            let by_code = WildCalls::new(known, by_code);
+            let by_code = WatchedAround::new(by_code, Source::WildCall, &log);
+            let source = RowSource::<Ia32>::or(source, by_code);
+            let source = UnrecordedPushes::new(source);
+            let source = WatchedAround::new(source, Source::Pushes, &log);
             let walker = Walker::new(ia32_arch(regs), source);
             let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);
             steps(walker, ia32_registers(regs), &mut memory, &log, mode)

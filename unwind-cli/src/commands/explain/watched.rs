@@ -10,10 +10,7 @@ use std::rc::Rc;
 use unwind_core::{
     Arch, FrameContext, Memory, ReadError, RegisterRules, ReturnAddresses, Row, RowSource, VirtAddr,
 };
-use unwind_x86::{
-    Ia32, Ia32Regs, StackSwitchError, StackSwitches, SwitchingFunctions, UnrecordedPushes, X86_64,
-    X86_64Regs,
-};
+use unwind_x86::{StackSwitchError, StackSwitches, SwitchingFunctions, X86_64, X86_64Regs};
 
 /// One thing that a walk has asked for, and the answer.
 #[derive(Clone, Debug)]
@@ -190,25 +187,26 @@ where
     }
 }
 
-/// The same of code that has pushed registers without call frame information: of its rows alone.
+/// The same of a source around another one: of the rows that are its own.
 #[derive(Clone, Debug)]
-pub(super) struct WatchedPushes<S> {
-    source: UnrecordedPushes<S>,
+pub(super) struct WatchedAround<S> {
+    source: S,
+    name: Source,
     log: Log,
 }
 
-impl<S: RowSource<Ia32>> WatchedPushes<S> {
-    pub(super) fn new(source: S, log: &Log) -> Self {
-        Self { source: UnrecordedPushes::new(source), log: log.clone() }
+impl<S> WatchedAround<S> {
+    pub(super) fn new(source: S, name: Source, log: &Log) -> Self {
+        Self { source, name, log: log.clone() }
     }
 }
 
-impl<S: RowSource<Ia32>> RowSource<Ia32> for WatchedPushes<S> {
+impl<A: Arch, S: RowSource<A>> RowSource<A> for WatchedAround<S> {
     type Error = S::Error;
 
     fn row<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, Ia32Regs>,
+        frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, S::Error> {
         let row = self.source.row(frame, mem)?;
@@ -216,14 +214,14 @@ impl<S: RowSource<Ia32>> RowSource<Ia32> for WatchedPushes<S> {
             && !self.log.has_row(&row)
         {
             let addr = frame.lookup_addr().get();
-            self.log.add(Event::Lookup { source: Source::Pushes, addr, found: Ok(Some(row)) });
+            self.log.add(Event::Lookup { source: self.name, addr, found: Ok(Some(row)) });
         }
         Ok(row)
     }
 
     fn register_rules<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, Ia32Regs>,
+        frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<RegisterRules>, S::Error> {
         self.source.register_rules(frame, mem)
