@@ -76,7 +76,8 @@ impl PerfEngine {
         sampling: &Sampling,
         mut each: impl FnMut(BorrowedFd<'_>, usize) -> Result<T, EngineError>,
     ) -> Result<(Self, Vec<T>), EngineError> {
-        let mut others = sampling.events.iter().filter(|event| !event.is_by_time(sampling.often));
+        let at_rate = matches!(sampling.often, Often::Rate(_));
+        let mut others = sampling.events.iter().filter(|event| !event.is_by_time(at_rate));
         if let Some(Requested { name, .. }) = others.next().filter(|_| sampling.off_cpu) {
             return Err(EngineError::WaitsBeside { name: name.clone() });
         }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use unwind_perf::record::AttrFlags;
 
-use crate::engine::sampling::Often;
 use unwind_target::untrusted::{escaped, plain};
 
 /// More events than a recording can have.
@@ -214,11 +213,11 @@ impl Requested {
     }
 
     /// Whether each of its samples stands for as much time of a thread: those of clocks, and what the CPU counts if
-    /// the kernel takes them at a rate.
-    pub(crate) const fn is_by_time(&self, often: Often) -> bool {
+    /// the kernel takes them at a rate (`at_rate`).
+    pub(crate) const fn is_by_time(&self, at_rate: bool) -> bool {
         match self.kind {
             Kind::Numbered(SOFTWARE, 0 | 1) => true,
-            Kind::Numbered(HARDWARE | RAW, _) => matches!(often, Often::Rate(_)),
+            Kind::Numbered(HARDWARE | RAW, _) => at_rate,
             _ => false,
         }
     }
