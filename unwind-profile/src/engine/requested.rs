@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use unwind_perf::record::AttrFlags;
-
 use unwind_target::untrusted::{escaped, plain};
 
 /// More events than a recording can have.

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use unwind_target::Untrusted;
 
 use crate::recording::code_names::{InterpretedCall, InterpretedCode, Language};
-use crate::walks::found_frames::places_in_order;
 use crate::walks::walked_stack::WalkedStack;
 
 /// How many calls are kept in the tree, and of how many samples: with these, all names and what there is of other
@@ -79,6 +78,15 @@ impl FoundCalls {
         }
         found
     }
+}
+
+/// What samples have, in another order of these.
+pub(super) fn places_in_order(places: &[u32], order: &[u64]) -> Vec<u32> {
+    let place = |&number: &u64| {
+        let place = usize::try_from(number).ok().and_then(|number| places.get(number));
+        place.copied().unwrap_or(0)
+    };
+    order.iter().map(place).collect()
 }
 
 /// Collects the calls of samples, while these are written.

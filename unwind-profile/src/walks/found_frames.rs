@@ -12,7 +12,7 @@ use crate::recording::error::PerfError;
 use crate::recording::header::Feature;
 use crate::recording::reader::PerfReader;
 use crate::walks::found_by::FoundBy;
-use crate::walks::found_calls::{FoundCalls, FoundCallsBuilder};
+use crate::walks::found_calls::{FoundCalls, FoundCallsBuilder, places_in_order};
 use crate::walks::walked_stack::{WalkedFrame, WalkedStack};
 
 /// The feature section. perf leaves out those that it does not know.
@@ -107,15 +107,6 @@ impl FoundFrames {
             std::iter::repeat_n(found, usize::try_from(count).unwrap_or(usize::MAX))
         })
     }
-}
-
-/// What samples have, in another order of these.
-pub(super) fn places_in_order(places: &[u32], order: &[u64]) -> Vec<u32> {
-    let place = |&number: &u64| {
-        let place = usize::try_from(number).ok().and_then(|number| places.get(number));
-        place.copied().unwrap_or(0)
-    };
-    order.iter().map(place).collect()
 }
 
 /// Collects how the frames of samples are found, while these are written.
