@@ -5,10 +5,6 @@ use crate::memory::Memory;
 use crate::register::{DwarfReg, Registers, WordSize};
 use crate::step_error::StepError;
 
-/// Where addresses of code begin, at the lowest: what is below, and is in the place of a return
-/// address, may be the number of arguments of a program.
-pub(crate) const ADDRESSES_START: u64 = 1 << 16;
-
 /// A CPU and its mode, as far as a walk has to know it.
 ///
 /// The defaults are those of a flat address space in which every value is an
@@ -44,10 +40,9 @@ pub trait Arch {
         Some(VirtAddr::new(pc))
     }
 
-    /// Whether `pc` is at least 65,536 and its instruction is at the linear address of
+    /// Whether `pc` is not zero and its instruction is at the linear address of
     /// the same value. No for others, and where more than a glance is needed to
-    /// tell: [`code_addr`](Self::code_addr) is asked then. A smaller one may be the number of arguments that the
-    /// stack of a process begins with.
+    /// tell: [`code_addr`](Self::code_addr) is asked then.
     #[inline]
     fn is_plain_code_addr(&self, pc: u64) -> bool {
         let _ = pc;

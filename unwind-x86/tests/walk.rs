@@ -459,13 +459,6 @@ fn u11_code_without_a_row_is_the_outermost_frame_where_the_stack_of_its_process_
         let mut frames = alone.frames(called, &mut target);
         assert_eq!((frames.by_ref().count(), frames.end()), (2, Some(End::Outermost)));
     }
-    // Start-up code with a row as if it was called, sampled and as a caller: also by rows that are kept.
-    let in_start = X86_64Regs::new(0x40_2000, 0x7000, 0);
-    assert_eq!(walk_all_ways(in_start, &target), outermost(1, true));
-    let with_row =
-        SparseMemory::default().words(0x6ff0, &[0x40_2010, 0x40_2020]).words(0x7000, &words);
-    let called = X86_64Regs::new(0x40_2000, 0x6ff0, 0);
-    assert_eq!(walk_all_ways(called, &with_row), outermost(3, true));
     // A guess has led there.
     let guessed = X86_64Regs::new(0x40_3000, 0x6f00, 0x6ff0);
     assert_eq!(walk_all_ways(guessed, &target), outermost(2, false));

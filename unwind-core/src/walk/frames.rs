@@ -8,7 +8,7 @@ use core::fmt;
 use core::iter::FusedIterator;
 
 use crate::addr::{FramePc, VirtAddr};
-use crate::arch::{ADDRESSES_START, Arch};
+use crate::arch::Arch;
 use crate::end::End;
 use crate::memory::{Memory, ReadError};
 use crate::origin::Origin;
@@ -474,6 +474,10 @@ where
         }
     }
 }
+
+/// Where addresses of code begin, at the lowest: what is below, and is in the place of a return
+/// address, may be the number of arguments of a program.
+const ADDRESSES_START: u64 = 1 << 16;
 
 /// How far above a return address of zero a walk looks for one that is not: an ordinary frame.
 const WORDS_ABOVE_ZERO: u64 = 64;

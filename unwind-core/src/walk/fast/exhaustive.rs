@@ -29,7 +29,7 @@ use crate::walk::walker::{LookedUp, Walker};
 /// Where the frame stands whose caller is looked for.
 const PC: u64 = 0x5000;
 /// No code is there.
-const NO_CODE: u64 = 0xb_ad00;
+const NO_CODE: u64 = 0xbad0;
 
 #[derive(Clone, Copy, Debug)]
 struct Regs {
@@ -225,7 +225,7 @@ fn steps<const IS_64: bool, const WIDTH: u64>(base: u64) -> Seen {
     let window = || (0..WIDTH).map(move |at| base.wrapping_add(at) & word.max_value());
     // Neither at the beginning of the window nor at its end is memory. One word is zero, and
     // one leads nowhere.
-    let values = [0x6_0001_u64, 0x7_0000, base.wrapping_add(24), 0, base.wrapping_add(32), NO_CODE];
+    let values = [0x6001_u64, 0x7000, base.wrapping_add(24), 0, base.wrapping_add(32), NO_CODE];
     let words = values.map(|value| (value & word.max_value()).to_le_bytes());
     let (bytes, start) = match IS_64 {
         true => (words.as_flattened(), base.wrapping_add(8)),
@@ -266,7 +266,7 @@ fn steps<const IS_64: bool, const WIDTH: u64>(base: u64) -> Seen {
 fn chains<const IS_64: bool, const WIDTH: u64>(base: u64) -> Seen {
     let word = Cpu::<IS_64>::WORD;
     let window = || (0..WIDTH).map(move |at| base.wrapping_add(at) & word.max_value());
-    let values = [0x6_0001_u64, 0x7_0000, base.wrapping_add(24), 0, base.wrapping_add(32), NO_CODE];
+    let values = [0x6001_u64, 0x7000, base.wrapping_add(24), 0, base.wrapping_add(32), NO_CODE];
     let words = values.map(|value| (value & word.max_value()).to_le_bytes());
     let memory = SliceMemory::new(VirtAddr::new(base.wrapping_add(8)), words.as_flattened());
     let mut seen = Seen::default();

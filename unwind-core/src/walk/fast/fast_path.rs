@@ -3,7 +3,7 @@
 use crate::hint::cold_path;
 
 use crate::addr::{FramePc, VirtAddr};
-use crate::arch::{ADDRESSES_START, Arch};
+use crate::arch::Arch;
 use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
 use crate::walk::fast::compact_row::CompactRow;
@@ -154,7 +154,7 @@ impl<At: Copy + PartialEq> FastPath<At> {
                 let pc = VirtAddr::new(ra);
                 if !arch.is_plain_code_addr(ra) {
                     cold_path();
-                    if ra < ADDRESSES_START || arch.code_addr(ra) != Some(pc) {
+                    if ra == 0 || arch.code_addr(ra) != Some(pc) {
                         break 'walk;
                     }
                 }
