@@ -25,12 +25,17 @@ fn ends_with_call(bytes: &[u8]) -> bool {
     if let Some([0xe8, ..]) = last(5) {
         return true;
     }
+    indirect_calls(bytes).next().is_some()
+}
+
+/// The calls by a register or by memory that the last bytes may be: what comes before, the ModR/M byte and what follows it.
+pub(crate) fn indirect_calls(bytes: &[u8]) -> impl Iterator<Item = (&[u8], u8, &[u8])> {
     // `ff /2`, whose second byte says how long it is.
-    (2..=7).any(|len| match last(len) {
-        Some(&[0xff, modrm, ref rest @ ..]) if modrm >> 3 & 7 == 2 => {
-            operand_len(modrm, rest.first().copied()) == rest.len()
-        }
-        _ => false,
+    (2..=7).filter_map(|len| {
+        let (before, call) = bytes.split_at_checked(bytes.len().checked_sub(len)?)?;
+        let &[0xff, modrm, ref rest @ ..] = call else { return None };
+        let is_whole = operand_len(modrm, rest.first().copied()) == rest.len();
+        (modrm >> 3 & 7 == 2 && is_whole).then_some((before, modrm, rest))
     })
 }
 

@@ -17,6 +17,7 @@ use self::exit::{Exit, Start};
 use crate::code::Window;
 use crate::ia32::Ia32;
 use crate::linkage::linkage_row;
+use crate::register_number::dwarf_register;
 use crate::x86_64::X86_64;
 
 /// A source of rows for a pc at a function's entry or exit, read off the
@@ -277,14 +278,7 @@ impl Code<'_> {
 
     /// A register by the low three bits of its number in an instruction.
     fn register(&self, is_high: bool, number: u8) -> DwarfReg {
-        // The DWARF numbers of 64-bit registers come in another order.
-        const LOW: [u8; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
-        let number = number & 7;
-        match self.word {
-            WordSize::Four => DwarfReg(number),
-            WordSize::Eight if is_high => DwarfReg(number | 8),
-            WordSize::Eight => DwarfReg(LOW.get(usize::from(number)).copied().unwrap_or(0)),
-        }
+        dwarf_register(self.word, is_high, number)
     }
 
     /// Whether a function may start at `pc`: it is aligned as functions are,

@@ -60,6 +60,7 @@ mod linkage;
 mod linkage_rows;
 pub mod paging;
 mod proven_frames;
+mod register_number;
 mod remote_sframe;
 mod segment;
 mod sframe_source;

@@ -1,14 +1,13 @@
 //! Calls through pointers that lead to no code.
 
 use unwind_core::{
-    Arch, BaseReg, CfaRule, DwarfReg, FrameContext, Memory, Origin, RegRule, RegisterRules,
-    Registers, ReturnAddresses, Row, RowSource, VirtAddr, WordSize,
+    Arch, BaseReg, CfaRule, FrameContext, Memory, Origin, RegRule, RegisterRules, Registers,
+    ReturnAddresses, Row, RowSource, VirtAddr, WordSize,
 };
 
-use crate::call::follows_call;
+use crate::call::{follows_call, indirect_calls};
 use crate::code::Window;
-use crate::ia32::{Ia32, Ia32Regs};
-use crate::x86_64::{X86_64, X86_64Regs};
+use crate::register_number::dwarf_register;
 
 /// The rows of a source that reads instructions, for frames in code, and the rows of frames that were interrupted
 /// where there is none, as in a program that has called a null pointer: the word at the stack pointer is the return
@@ -41,7 +40,7 @@ use crate::x86_64::{X86_64, X86_64Regs};
 ///
 /// let mut registers = [0; 16];
 /// registers[7] = 0x1028; // rsp; rax is zero, and so is the pc
-/// let rows = WildCalls::new(Code, InstructionAnalysis);
+/// let rows = WildCalls::new(X86_64::FOUR_LEVEL, Code, InstructionAnalysis);
 /// let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows);
 /// let mut frames = walker.frames(X86_64Regs::from_all(0, registers), &mut memory);
 /// let caller = frames.nth(1).unwrap();
@@ -49,29 +48,26 @@ use crate::x86_64::{X86_64, X86_64Regs};
 /// assert!(!caller.provenance.is_after_gap());
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct WildCalls<C, S> {
+pub struct WildCalls<A, C, S> {
+    arch: A,
     code: C,
     source: S,
 }
 
-impl<C: ReturnAddresses, S> WildCalls<C, S> {
+impl<A: Arch, C: ReturnAddresses, S> WildCalls<A, C, S> {
     /// The rows of `source`, and those of frames at addresses that have no code.
     #[must_use]
-    pub const fn new(code: C, source: S) -> Self {
-        Self { code, source }
+    pub const fn new(arch: A, code: C, source: S) -> Self {
+        Self { arch, code, source }
     }
 
     /// Whether a frame was interrupted where there is no code.
-    fn is_wild<R>(&mut self, frame: &FrameContext<'_, R>) -> bool {
+    fn is_wild(&mut self, frame: &FrameContext<'_, A::Regs>) -> bool {
         frame.is_interrupted() && !self.code.is_code(frame.lookup_addr())
     }
 
-    fn row_of<A: Arch, M: Memory>(
-        &mut self,
-        arch: &A,
-        frame: &FrameContext<'_, A::Regs>,
-        mem: &mut M,
-    ) -> Option<Row> {
+    fn row_of<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> Option<Row> {
+        let arch = &self.arch;
         let pc = frame.lookup_addr();
         let (registers, sp) = (frame.registers()?, frame.sp());
         let ra = mem.read_word(arch.stack_addr(sp), A::WORD).ok()?;
@@ -97,50 +93,23 @@ impl<C: ReturnAddresses, S> WildCalls<C, S> {
     }
 }
 
-impl<C: ReturnAddresses, S: RowSource<X86_64>> RowSource<X86_64> for WildCalls<C, S> {
+impl<A: Arch, C: ReturnAddresses, S: RowSource<A>> RowSource<A> for WildCalls<A, C, S> {
     type Error = S::Error;
 
     fn row<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
+        frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, S::Error> {
         match self.is_wild(frame) {
-            true => Ok(self.row_of(&X86_64::FIVE_LEVEL, frame, mem)),
+            true => Ok(self.row_of(frame, mem)),
             false => self.source.row(frame, mem),
         }
     }
 
     fn register_rules<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
-        mem: &mut M,
-    ) -> Result<Option<RegisterRules>, S::Error> {
-        if self.is_wild(frame) { Ok(None) } else { self.source.register_rules(frame, mem) }
-    }
-
-    fn generation(&self) -> u64 {
-        self.source.generation()
-    }
-}
-
-impl<C: ReturnAddresses, S: RowSource<Ia32>> RowSource<Ia32> for WildCalls<C, S> {
-    type Error = S::Error;
-
-    fn row<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, Ia32Regs>,
-        mem: &mut M,
-    ) -> Result<Option<Row>, S::Error> {
-        match self.is_wild(frame) {
-            true => Ok(self.row_of(&Ia32::FLAT, frame, mem)),
-            false => self.source.row(frame, mem),
-        }
-    }
-
-    fn register_rules<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, Ia32Regs>,
+        frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<RegisterRules>, S::Error> {
         if self.is_wild(frame) { Ok(None) } else { self.source.register_rules(frame, mem) }
@@ -168,22 +137,14 @@ impl<A: Arch> IndirectCall<'_, A> {
     /// Whether the instruction before the return address, if it is such a call, leads there.
     fn leads_to<M: Memory>(&self, pc: VirtAddr, mem: &mut M) -> bool {
         let code = Window::<LONGEST>::before(self.ra, mem);
-        let bytes = code.bytes();
-        (2..=7).any(|len| {
-            let Some((before, call)) =
-                bytes.len().checked_sub(len).and_then(|at| bytes.split_at_checked(at))
-            else {
-                return false;
-            };
-            let &[0xff, modrm, ref rest @ ..] = call else { return false };
+        indirect_calls(code.bytes()).any(|(before, modrm, rest)| {
             // The byte before may be a prefix, or the end of another instruction.
             let prefix = before.last().copied().filter(|byte| byte & 0xf0 == 0x40);
             let prefix = prefix.filter(|_| A::WORD == WordSize::Eight);
-            modrm >> 3 & 7 == 2
-                && [Some(0), prefix].into_iter().flatten().any(|rex| {
-                    let target = self.target((rex, modrm), rest, mem);
-                    target.is_some_and(|target| self.arch.code_addr(target) == Some(pc))
-                })
+            [Some(0), prefix].into_iter().flatten().any(|rex| {
+                let target = self.target((rex, modrm), rest, mem);
+                target.is_some_and(|target| self.arch.code_addr(target) == Some(pc))
+            })
         })
     }
 
@@ -192,7 +153,7 @@ impl<A: Arch> IndirectCall<'_, A> {
         let (mode, rm) = (modrm >> 6, modrm & 7);
         let (with_base, with_index) = ((rex & 1) << 3, (rex & 2) << 2);
         if mode == 3 {
-            return self.register(rm | with_base).filter(|_| rest.is_empty());
+            return self.register(rm | with_base);
         }
         let (base, index, displacement) = match (rm, rest) {
             (4, &[sib, ref displacement @ ..]) => {
@@ -227,13 +188,10 @@ impl<A: Arch> IndirectCall<'_, A> {
 
     /// The value of a register at the call, by its number in instructions.
     fn register(&self, number: u8) -> Option<u64> {
-        /// Those of 64-bit code whose DWARF numbers are others.
-        const OTHERS: [u8; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
-        if number == 4 {
-            return Some(self.sp_before);
+        match number {
+            4 => Some(self.sp_before),
+            _ => self.registers.get(dwarf_register(A::WORD, number >= 8, number)),
         }
-        let others = OTHERS.get(usize::from(number)).filter(|_| A::WORD == WordSize::Eight);
-        self.registers.get(DwarfReg(*others.unwrap_or(&number)))
     }
 }
 
@@ -246,6 +204,7 @@ mod tests {
 
     use super::*;
     use crate::instruction_analysis::InstructionAnalysis;
+    use crate::x86_64::{X86_64, X86_64Regs};
 
     struct Code;
 
@@ -278,7 +237,7 @@ mod tests {
         let pc = FramePc::Exact(VirtAddr::new(pc));
         let frame = FrameContext::new(pc, sp, registers.fp(), Some(&registers));
         let row: Result<_, Infallible> = RowSource::<X86_64>::row(
-            &mut WildCalls::new(Code, InstructionAnalysis),
+            &mut WildCalls::new(X86_64::FIVE_LEVEL, Code, InstructionAnalysis),
             &frame,
             &mut mem,
         );
@@ -350,7 +309,7 @@ mod tests {
         for pc in [FramePc::Exact(VirtAddr::new(0x1010)), FramePc::Return(VirtAddr::new(PC))] {
             let frame = FrameContext::new(pc, SP, None, Some(&registers));
             let found: Result<_, Infallible> = RowSource::<X86_64>::row(
-                &mut WildCalls::new(Code, InstructionAnalysis),
+                &mut WildCalls::new(X86_64::FIVE_LEVEL, Code, InstructionAnalysis),
                 &frame,
                 &mut mem,
             );

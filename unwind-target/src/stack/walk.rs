@@ -304,7 +304,7 @@ impl<'t> StackWalker<'t> {
                 let source = LinkageEntries::new(tables).or(call_frames);
                 let source = source.or(ProgramStart { files: self.modules });
                 let by_code = RowSource::<X86_64>::or(ProvenFrames::new(()), InstructionAnalysis);
-                let source = source.or(SignalTrampolines).or(WildCalls::new(code, by_code));
+                let source = source.or(SignalTrampolines).or(WildCalls::new(arch, code, by_code));
                 let source = UnrecordedPushes::new(source);
                 let source = StackSwitches::new(switches, source).thread_pointer(fs_base);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
@@ -350,7 +350,7 @@ impl<'t> StackWalker<'t> {
                 let source = RowSource::<Ia32>::or(LinkageEntries::new(call_frames), start);
                 let source = RowSource::<Ia32>::or(source, SignalTrampolines);
                 let by_code = RowSource::<Ia32>::or(ProvenFrames::new(()), InstructionAnalysis);
-                let source = RowSource::<Ia32>::or(source, WildCalls::new(code, by_code));
+                let source = RowSource::<Ia32>::or(source, WildCalls::new(arch, code, by_code));
                 let source = UnrecordedPushes::new(source);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
                 collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)

@@ -1,9 +1,10 @@
 //! What the instructions up to a `ret` do to the stack pointer.
 
 use arrayvec::ArrayVec;
-use unwind_core::{DwarfReg, FrameContext, Memory, Registers as _, VirtAddr};
+use unwind_core::{FrameContext, Memory, Registers as _, VirtAddr, WordSize};
 
 use crate::code::Window;
+use crate::register_number::dwarf_register;
 use crate::x86_64::X86_64Regs;
 
 /// How many instructions are followed.
@@ -37,8 +38,8 @@ pub(super) enum FollowError {
 const RSP: usize = 4;
 const RBP: usize = 5;
 
-/// The DWARF numbers in the order of the encoding.
-const DWARF: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+/// The numbers of all registers in instructions.
+const NUMBERS: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// The state of the CPU, as far as it is known.
 pub(super) struct Follower<'m, M> {
@@ -85,7 +86,9 @@ impl<'m, M: Memory> Follower<'m, M> {
         mem: &'m mut M,
     ) -> Self {
         let mut registers = match frame.registers() {
-            Some(all) => DWARF.map(|number| all.get(DwarfReg(number))),
+            Some(all) => {
+                NUMBERS.map(|number| all.get(dwarf_register(WordSize::Eight, number >= 8, number)))
+            }
             None => [None; 16],
         };
         for (number, value) in [(RSP, Some(frame.sp())), (RBP, frame.fp())] {

@@ -52,7 +52,7 @@ pub(crate) fn run(data: &[u8]) {
         modules.add(Module { text, table }).unwrap();
     }
     let rows = SframeSource::new(&modules).or(SignalTrampolines);
-    let rows = rows.or(WildCalls::new(FirstHalf, InstructionAnalysis));
+    let rows = rows.or(WildCalls::new(arch, FirstHalf, InstructionAnalysis));
     let mut walker = Walker::new(arch, rows).max_frames(max_frames);
     if let Some(end) = stack_end {
         walker = walker.stack_end(end);

@@ -86,13 +86,14 @@ pub(super) fn walk(
     let limit = max_frames.max(1);
     match mode {
         Some(CodeMode::X86_64) => {
+            let arch = address_width(&target.mappings);
             let source = RowSource::<X86_64>::or(tables, call_frames);
             let source = RowSource::<X86_64>::or(source, dump);
             let source = RowSource::<X86_64>::or(source, start);
             let source = RowSource::<X86_64>::or(source, trampolines);
             let source = RowSource::<X86_64>::or(source, v8);
             let by_code = RowSource::<X86_64>::or(proven, instructions);
-            let by_code = WildCalls::new(known, by_code);
+            let by_code = WildCalls::new(arch, known, by_code);
             let by_code = WatchedAround::new(by_code, Source::WildCall, &log);
             let source = RowSource::<X86_64>::or(source, by_code);
             let source = UnrecordedPushes::new(source);
@@ -100,20 +101,21 @@ pub(super) fn walk(
             let switches = TargetSwitches { modules: &target.modules, names: switches };
             let source = StackSwitches::new(switches, source).thread_pointer(regs.fs_base);
             let source = WatchedSwitches::new(source, &log);
-            let walker = Walker::new(address_width(&target.mappings), source);
+            let walker = Walker::new(arch, source);
             let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);
             steps(walker, x86_64_registers(regs), &mut memory, &log, mode)
         }
         Some(CodeMode::Ia32) => {
+            let arch = ia32_arch(regs);
             let source = RowSource::<Ia32>::or(call_frames, start);
             let source = RowSource::<Ia32>::or(source, trampolines);
             let by_code = RowSource::<Ia32>::or(proven, instructions);
-            let by_code = WildCalls::new(known, by_code);
+            let by_code = WildCalls::new(arch, known, by_code);
             let by_code = WatchedAround::new(by_code, Source::WildCall, &log);
             let source = RowSource::<Ia32>::or(source, by_code);
             let source = UnrecordedPushes::new(source);
             let source = WatchedAround::new(source, Source::Pushes, &log);
-            let walker = Walker::new(ia32_arch(regs), source);
+            let walker = Walker::new(arch, source);
             let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);
             steps(walker, ia32_registers(regs), &mut memory, &log, mode)
         }
