@@ -50,7 +50,7 @@ impl FoundCalls {
 
     /// The same of a file that has the samples in this order, by their places here.
     pub(super) fn in_order(self, order: &[u64]) -> Self {
-        Self { samples: places_in_order(&self.samples, order), ..self }
+        Self { samples: places_in_order(&self.samples, order, MAX_SAMPLES), ..self }
     }
 
     /// The calls of a sample that has `frames` native frames: the place of the frame that executes each, from the
@@ -80,13 +80,13 @@ impl FoundCalls {
     }
 }
 
-/// What samples have, in another order of these.
-pub(super) fn places_in_order(places: &[u32], order: &[u64]) -> Vec<u32> {
+/// What samples have, in another order of these: of the first `most`.
+pub(super) fn places_in_order(places: &[u32], order: &[u64], most: usize) -> Vec<u32> {
     let place = |&number: &u64| {
         let place = usize::try_from(number).ok().and_then(|number| places.get(number));
         place.copied().unwrap_or(0)
     };
-    order.iter().map(place).collect()
+    order.iter().take(most).map(place).collect()
 }
 
 /// Collects the calls of samples, while these are written.

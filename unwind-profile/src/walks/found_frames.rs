@@ -83,14 +83,10 @@ impl FoundFrames {
     #[must_use]
     pub(crate) fn in_order(self, order: &[u64]) -> Self {
         let calls = self.calls.map(|calls| calls.in_order(order));
-        Self { samples: places_in_order(&self.samples, order), calls, ..self }
+        Self { samples: places_in_order(&self.samples, order, MAX_SAMPLES), calls, ..self }
     }
 
-    /// The section.
-    ///
-    /// # Errors
-    ///
-    /// None that is known: it is what JSON can say.
+    /// The bytes of the section.
     pub(crate) fn to_section(&self) -> io::Result<Vec<u8>> {
         Ok(serde_json::to_vec(self)?)
     }

@@ -213,7 +213,8 @@ fn copy_features(
     };
     // Trace data are elsewhere after the merge. Without the list of their
     // places perf finds them by reading. Samples are in another order, and records not compressed.
-    let left_out = [Feature::AUXTRACE, Feature::COMPRESSED, FOUND_FRAMES];
+    let mut left_out = vec![Feature::AUXTRACE, Feature::COMPRESSED];
+    left_out.extend(found.is_none().then_some(FOUND_FRAMES));
     let places: Vec<_> = places
         .into_iter()
         .filter(|(feature, _)| !left_out.contains(feature))
@@ -226,26 +227,20 @@ fn copy_features(
         })
         .collect();
     let table_at = merged.data.at.saturating_add(merged.data.len);
-    // In the order of their numbers, of which it has nearly the last one.
-    let with_found = found.map(|found| (FOUND_FRAMES, len(found)));
-    let lens = places.iter().map(|&(feature, place)| (feature, place.len));
-    let mut lens: Vec<_> = lens.chain(with_found).collect();
-    lens.sort_by_key(|&(feature, _)| feature);
-    let table_len = u64::try_from(lens.len()).unwrap_or(0).saturating_mul(16);
+    let table_len = u64::try_from(places.len()).unwrap_or(0).saturating_mul(16);
     let mut at = table_at.saturating_add(table_len);
-    for &(feature, len) in &lens {
+    let made = |feature| found.filter(|_| feature == FOUND_FRAMES);
+    for &(feature, place) in &places {
         feature.set(&mut merged.features);
+        let len = made(feature).map_or(place.len, len);
         out.write_all(&endian.bytes_of_u64(at))?;
         out.write_all(&endian.bytes_of_u64(len))?;
         at = at.saturating_add(len);
     }
-    for (feature, _) in lens {
-        match (places.iter().find(|(of, _)| *of == feature), found) {
-            (Some(&(_, place)), _) => {
-                let copied = copy_feature(reader, feature, place, is_joined, out)?;
-                end = end.and(copied);
-            }
-            (None, found) => out.write_all(found.unwrap_or_default())?,
+    for (feature, place) in places {
+        match made(feature) {
+            Some(section) => out.write_all(section)?,
+            None => end = end.and(copy_feature(reader, feature, place, is_joined, out)?),
         }
     }
     Ok(end)
