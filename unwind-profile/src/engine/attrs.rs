@@ -32,7 +32,6 @@ pub(crate) const DUMMY: (u32, u64) = (1, 9);
 /// each other.
 const SIDE_BAND: AttrFlags = AttrFlags::MMAP
     .union(AttrFlags::MMAP2)
-    .union(AttrFlags::MMAP_DATA)
     .union(AttrFlags::BUILD_ID)
     .union(AttrFlags::COMM)
     .union(AttrFlags::COMM_EXEC)
@@ -63,7 +62,7 @@ pub(crate) fn attr(sampling: &Sampling, event: (u32, u64)) -> EventAttr {
     if sampling.off_cpu || sampling.events.len() > 1 {
         attr.sample_type |= SampleType::IDENTIFIER;
     }
-    attr.flags = SIDE_BAND.difference(AttrFlags::MMAP_DATA)
+    attr.flags = SIDE_BAND
         | AttrFlags::USE_CLOCKID
         | AttrFlags::INHERIT
         | AttrFlags::SAMPLE_ID_ALL
@@ -147,7 +146,7 @@ pub(crate) fn samples(attr: &EventAttr, stack: u32, is_on: bool) -> EventAttr {
     let mut attr = *attr;
     attr.sample_stack_user = in_words(stack);
     // Each event that has it writes each deferred stack: one is enough.
-    attr.flags.remove(SIDE_BAND | AttrFlags::DEFER_OUTPUT);
+    attr.flags.remove(SIDE_BAND | AttrFlags::MMAP_DATA | AttrFlags::DEFER_OUTPUT);
     if !is_on {
         attr.flags.remove(AttrFlags::ENABLE_ON_EXEC);
         attr.flags.insert(AttrFlags::DISABLED);
